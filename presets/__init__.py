@@ -1,0 +1,1 @@
+"""Declared presets: schema, file, orders of addition. Needs Pydantic and tomli only."""
