@@ -282,6 +282,11 @@ class Setting(Choice):
 
     when: tuple[When, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_name_alone_is_a_preset(cls, value: object) -> object:
+        return {"preset": value} if isinstance(value, str) else value
+
     @field_validator("when", mode="after")
     @classmethod
     def _each_capability_once(cls, rows: tuple[When, ...]) -> tuple[When, ...]:
