@@ -1,0 +1,142 @@
+"""The package that users install: what is in it, what it weighs, what importing it brings along; its front pages."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PYPROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: Final[dict[str, Any]] = PYPROJECT["project"]
+FOLDERS: Final[dict[str, str]] = PYPROJECT["tool"]["setuptools"]["package-dir"]
+MAX_WHEEL_BYTES: Final = 3_000_000
+
+
+# --- Links ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("package", "folder"), FOLDERS.items())
+def test_link_agrees_with_mapping(package: str, folder: str) -> None:
+    assert ROOT.joinpath(*package.split(".")).resolve() == ROOT / folder
+
+
+def test_every_link_is_mapped() -> None:
+    links = {f"numerics.{path.name}" for path in (ROOT / "numerics").iterdir() if path.is_symlink()}
+    assert links | {"numerics"} == set(FOLDERS)
+
+
+def test_every_mapped_folder_is_built_and_measured() -> None:
+    tool = PYPROJECT["tool"]
+    assert set(tool["setuptools"]["packages"]) == set(FOLDERS)
+    assert set(tool["coverage"]["run"]["source"]) == set(FOLDERS.values())
+    assert {path.replace("/", ".") for path in tool["pyright"]["include"]} == {*FOLDERS, "tests"}
+    assert set(tool["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]) == set(FOLDERS.values()) - {"numerics"}
+
+
+# --- Wheel ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the sdist as a release is."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel_files(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_wheel_weighs_at_most_three_megabytes(wheel: Path) -> None:
+    assert wheel.stat().st_size <= MAX_WHEEL_BYTES
+
+
+def test_wheel_holds_every_module_and_data_file_of_the_mapped_folders(wheel_files: set[str]) -> None:
+    expected = {
+        f"{package.replace('.', '/')}/{path.name}"
+        for package, folder in FOLDERS.items()
+        for path in (ROOT / folder).iterdir()
+        if path.suffix in {".py", ".toml", ".xz", ".json", ".typed"} and path.is_file()
+    }
+    shipped = {name for name in wheel_files if ".dist-info/" not in name}
+    assert shipped == expected | {"numerics/presets.toml"}
+
+
+def test_wheel_holds_golden_bytes_and_rsqrt_table(wheel_files: set[str]) -> None:
+    assert {
+        "numerics/presets.toml",
+        "numerics/py.typed",
+        "numerics/golden/providers_h200.pt.xz",
+        "numerics/golden/rsqrt_approx_sm90_delta.xz",
+    } <= wheel_files
+
+
+def test_wheel_ships_its_licence_and_command(wheel: Path, wheel_files: set[str]) -> None:
+    info = f"omni_numerics-{PROJECT['version']}.dist-info"
+    assert f"{info}/licenses/LICENSE" in wheel_files
+    with zipfile.ZipFile(wheel) as archive:
+        assert "numerics = numerics.cli.app:main" in archive.read(f"{info}/entry_points.txt").decode()
+        assert "License-Expression: Apache-2.0" in archive.read(f"{info}/METADATA").decode()
+
+
+# --- Dependencies and imports -----------------------------------------------------------------------------------------
+
+
+def test_runtime_dependencies_are_ranges_without_an_upper_bound() -> None:
+    names = {re.split(r"[>=<; ]", text)[0] for text in PROJECT["dependencies"]}
+    assert names == {"pydantic", "tomli", "torch", "triton", "typer"}
+    for text in PROJECT["dependencies"]:
+        assert re.fullmatch(r"[a-z]+>=[\d.]+(; sys_platform == 'linux')?", text), text
+
+
+@pytest.mark.parametrize("module", ["numerics", "numerics.presets", "numerics.cli.app"])
+def test_import_brings_neither_torch_nor_triton(module: str, tmp_path: Path) -> None:
+    code = f"import sys, {module}; print(sorted({{'torch', 'triton', 'numpy'}} & set(sys.modules)))"
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert seen.stdout.strip() == "[]"
+
+
+# --- Front pages ------------------------------------------------------------------------------------------------------
+
+
+def test_changelog_has_the_current_version() -> None:
+    headings = re.findall(r"^## \[?([\w.]+)\]?", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert PROJECT["version"] in headings
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_make_targets_on_front_pages_exist(page: str) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+)\b", _code(ROOT / page)))
+    assert named
+    assert named <= targets
+
+
+def _code(page: Path) -> str:
+    """What stands in code blocks and between backticks."""
+    text = page.read_text()
+    blocks = re.findall(r"^```.*?^```", text, flags=re.MULTILINE | re.DOTALL)
+    return "\n".join(blocks + re.findall(r"`[^`\n]+`", text))
+
+
+def test_tracked_text_names_no_workplace_and_no_registry_host() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    # Each spelt so that this file does not find itself.
+    names = ["[/]work/", "[/]tmp/", "[.][.]/shared", "pypi[.]org", "pythonhosted[.]org"]
+    found = subprocess.run(
+        ["git", "grep", "-I", "-n", "-E", "|".join(names)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 1, found.stdout + found.stderr
