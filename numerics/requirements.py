@@ -71,9 +71,8 @@ def check_tensors(
     if requires.rope_table_dtype is not None and rope_table_dtype is not None:
         wanted = dtype if requires.rope_table_dtype == "activation" else requires.rope_table_dtype
         if rope_table_dtype != wanted:
-            raise RequirementError(
-                f"{who}: requires rope_table_dtype {requires.rope_table_dtype!r} ({wanted} here), got {rope_table_dtype}"
-            )
+            condition = f"rope_table_dtype {requires.rope_table_dtype!r} ({wanted} here)"
+            raise RequirementError(f"{who}: requires {condition}, got {rope_table_dtype}")
     for name, span, value in (("width", requires.width, width), ("rows", requires.rows, rows)):
         if span is None or value is None:
             continue

@@ -141,7 +141,7 @@ class Resolution:
 
     @cached_property
     def who(self) -> str:
-        """The preset and who named it, as an error message begins: `preset 'fast' (user, my.toml: ops.fused_rms_norm)`."""
+        """The preset and who named it, as a message begins: `preset 'fast' (user, my.toml: ops.fused_rms_norm)`."""
         found = self.sources["preset"]
         return f"preset {self.label!r} ({found.source}, {found.location})"
 

@@ -1,0 +1,147 @@
+"""The environment as a source of settings: which variables exist and how their text is read.
+
+Nothing is read at import. Blank is unset, surrounding blanks are stripped, names are case-sensitive. A value is
+`PRESET,knob=value,...`, where either part may be missing: knobs alone keep the preset of weaker sources. Elements of a
+list join with `+`; the empty list is `none`.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from numerics.errors import ConfigurationError
+from numerics.layers import EMPTY_LIST, Layer, checked_layer
+from numerics.presets.vocabulary import FAMILIES, KNOBS, Family
+
+CONFIG: Final = "NUMERICS_CONFIG"
+STRICT: Final = "NUMERICS_STRICT"
+MAX_EDITS: Final = 2  # a variable this close to a known one is a slip of the pen
+BLANKS: Final = " \t\r\n"
+DIGITS: Final = re.compile(r"[0-9]{1,18}")
+
+
+class Variables(NamedTuple):
+    """The names of a family's variables, or their text."""
+
+    numerics: str | None
+    min_tokens: str | None
+
+
+VARIABLES: Final[dict[Family, Variables]] = {
+    family: Variables(f"VLLM_OMNI_{family.upper()}_NUMERICS", f"VLLM_OMNI_{family.upper()}_MIN_TOKENS")
+    for family in FAMILIES
+}
+KNOWN: Final = (*(name for names in VARIABLES.values() for name in names if name), CONFIG, STRICT)
+
+
+def text(name: str) -> str | None:
+    """The variable without surrounding blanks; None if it is unset or blank."""
+    value = os.environ.get(name)
+    return None if value is None else value.strip(BLANKS) or None
+
+
+def texts(family: Family) -> Variables:
+    """The text of the family's variables, not yet parsed."""
+    names = VARIABLES[family]
+    return Variables(text(names.numerics or ""), text(names.min_tokens or ""))
+
+
+def read(family: Family) -> tuple[Layer, ...]:
+    """What the environment says about the family: at most one layer a variable. Raises ConfigurationError."""
+    return parse(family, texts(family))
+
+
+def parse(family: Family, values: Variables) -> tuple[Layer, ...]:
+    """The layers of these texts. Raises ConfigurationError, naming the variable and what is legal."""
+    names, layers = VARIABLES[family], []
+    if values.numerics is not None and names.numerics is not None:
+        layers.append(_numerics(names.numerics, values.numerics))
+    if values.min_tokens is not None and names.min_tokens is not None:
+        layers.append(_min_tokens(names.min_tokens, values.min_tokens))
+    return tuple(layers)
+
+
+def config() -> str | None:
+    """The path of the user's file, or None."""
+    return text(CONFIG)
+
+
+def strict() -> bool:
+    """Whether an op that cannot take its fused kernel raises. Raises ConfigurationError for anything but 1 or 0."""
+    value = text(STRICT)
+    if value not in (None, "0", "1"):
+        raise ConfigurationError(f"{STRICT}={value!r}: write 1, or 0 or nothing")
+    return value == "1"
+
+
+def near_misses() -> Iterator[tuple[str, str]]:
+    """Variables that are set, not known, and within two edits of a known one, each with that one."""
+    for name, value in os.environ.items():
+        if name in KNOWN or not value.strip(BLANKS):
+            continue
+        for known in KNOWN:
+            if _edits(name, known) <= MAX_EDITS:
+                yield name, known
+
+
+def check_names() -> None:
+    """Raises ConfigurationError if the name of a variable nearly is a known one, which nothing would read."""
+    if problems := [f"{name}: no such variable; nearest: {known}" for name, known in near_misses()]:
+        raise ConfigurationError("\n".join([*problems, f"Known: {', '.join(KNOWN)}"]))
+
+
+def check() -> None:
+    """Raises ConfigurationError if any variable of this package is misspelt or has an illegal value."""
+    check_names()
+    strict()
+    for family in FAMILIES:
+        read(family)
+
+
+def _numerics(name: str, value: str) -> Layer:
+    preset: str | None = None
+    knobs: dict[str, object] = {}
+    who = f"(environment, {name})"
+    for position, part in enumerate(value.split(",")):
+        knob, equals, setting = (piece.strip(BLANKS) for piece in part.partition("="))
+        if not equals and position == 0 and knob:
+            preset = knob
+        elif not equals or not knob:
+            raise ConfigurationError(
+                f"{part.strip(BLANKS)!r} in {value!r} {who}: write PRESET,knob=value,...; knobs: {', '.join(KNOBS)}"
+            )
+        elif knob in knobs:
+            raise ConfigurationError(f"{knob} in {value!r} {who}: stands twice")
+        else:
+            knobs[knob] = _knob(knob, setting, who)
+    return checked_layer(Layer("environment", name, preset, tuple(knobs.items())))  # type: ignore[arg-type]  # checked
+
+
+def _knob(knob: str, value: str, who: str) -> object:
+    if not value:
+        hint = f"; an empty list is {EMPTY_LIST}" if knob == "rounding_points" else ""
+        raise ConfigurationError(f"{knob} {who}: has no value{hint}")
+    if knob == "enable_fp_fusion":
+        return {"true": True, "false": False}.get(value, value)
+    if knob == "rounding_points":
+        return [] if value == EMPTY_LIST else [point.strip(BLANKS) for point in value.split("+")]
+    return value
+
+
+def _min_tokens(name: str, value: str) -> Layer:
+    if DIGITS.fullmatch(value) is None:
+        raise ConfigurationError(f"min_tokens {value!r} (environment, {name}): write a number in the digits 0 to 9")
+    return Layer("environment", name, min_tokens=int(value))
+
+
+def _edits(a: str, b: str) -> int:
+    """Insertions, deletions and replacements between two texts; more than MAX_EDITS where the lengths say so."""
+    if abs(len(a) - len(b)) > MAX_EDITS:
+        return MAX_EDITS + 1
+    row = list(range(len(b) + 1))
+    for i, left in enumerate(a, 1):
+        above, row = row, [i]
+        for j, right in enumerate(b, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (left != right)))
+    return row[-1]
