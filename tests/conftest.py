@@ -1,6 +1,7 @@
 """What all tests share: no settings of the person who runs them, and the certainty of which package is under test."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -46,3 +47,9 @@ def _package() -> Path:
 def root() -> Path:
     """The folder of the checkout."""
     return ROOT
+
+
+@pytest.fixture(autouse=True)
+def _configuration_lasts_one_test() -> Iterator[None]:
+    yield
+    numerics.configure(None)

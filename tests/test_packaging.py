@@ -10,6 +10,10 @@ from typing import Any, Final
 
 import pytest
 
+from numerics.cli.app import app
+from numerics.environment import KNOWN
+from numerics.presets.file import load
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PYPROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT: Final[dict[str, Any]] = PYPROJECT["project"]
@@ -119,16 +123,49 @@ def test_changelog_has_the_current_version() -> None:
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_make_targets_on_front_pages_exist(page: str) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z]+)\b", _code(ROOT / page)))
+    named = set(re.findall(r"\bmake ([a-z]+)\b", _code(page)))
     assert named
     assert named <= targets
 
 
-def _code(page: Path) -> str:
+def test_commands_on_the_readme_exist() -> None:
+    known = {command.name for command in app.registered_commands}
+    named = set(re.findall(r"\bnumerics (?:--config \S+ )?([a-z]+)\b", _code("README.md")))
+    assert named
+    assert named <= known
+
+
+def test_variables_and_presets_on_the_readme_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \|", text, flags=re.MULTILINE)
+    names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {"fast", "vllm_cuda_128", "NUMERICS_CONFIG"} <= names
+    assert names <= {*load().presets, *KNOWN}
+
+
+def test_toml_on_the_readme_is_a_valid_presets_file(tmp_path: Path) -> None:
+    (block,) = _blocks("README.md", "toml")
+    path = tmp_path / "engine.toml"
+    path.write_text(block)
+    assert {"my_engine", "my_engine_two_roundings"} <= load(path).presets.keys()
+
+
+def test_python_on_the_readme_prints_what_its_comments_say(tmp_path: Path) -> None:
+    (block,) = _blocks("README.md", "python")
+    expected = re.findall(r"^ *print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
+    run = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == expected
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def _code(page: str) -> str:
     """What stands in code blocks and between backticks."""
-    text = page.read_text()
-    blocks = re.findall(r"^```.*?^```", text, flags=re.MULTILINE | re.DOTALL)
-    return "\n".join(blocks + re.findall(r"`[^`\n]+`", text))
+    return "\n".join(_blocks(page, r"\w*") + re.findall(r"`[^`\n]+`", (ROOT / page).read_text()))
 
 
 def test_tracked_text_names_no_workplace_and_no_registry_host() -> None:
