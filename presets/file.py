@@ -22,7 +22,7 @@ PACKAGED: Final = Path(__file__).resolve().parent.parent / "presets.toml"
 Kind = Literal["reductions", "presets", "ops", "models"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed by identity: loading twice gives the same object
 class Catalog:
     """Everything that is declared. Reductions and presets of both files are joined, with `extends` applied.
 
