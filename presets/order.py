@@ -50,10 +50,7 @@ class Order:
 
     def columns(self, thread: int) -> list[list[int]]:
         """The elements of one thread: a list of columns for each of its vectors, in address order."""
-        return [
-            list(range(v * self.vector, (v + 1) * self.vector))
-            for v in range(thread, self.vectors, self.threads)
-        ]
+        return [list(range(v * self.vector, (v + 1) * self.vector)) for v in range(thread, self.vectors, self.threads)]
 
 
 def fold(nodes: Sequence[Node | None], add: Callable[[Node, Node], Node]) -> Node | None:
@@ -99,9 +96,7 @@ def tree(order: Order, leaf: Callable[[int], Node], add: Callable[[Node, Node], 
     return total
 
 
-def _thread(
-    order: Order, thread: int, leaf: Callable[[int], Node], add: Callable[[Node, Node], Node]
-) -> Node | None:
+def _thread(order: Order, thread: int, leaf: Callable[[int], Node], add: Callable[[Node, Node], Node]) -> Node | None:
     vectors = order.columns(thread)
     if order.inner == "pairs":
         return fold([fold(_neighbours(vector, leaf, add), add) for vector in vectors], add)
@@ -109,9 +104,7 @@ def _thread(
     return fold([fold(elements[slot :: order.slots], add) for slot in range(order.slots)], add)
 
 
-def _neighbours(
-    columns: list[int], leaf: Callable[[int], Node], add: Callable[[Node, Node], Node]
-) -> list[Node]:
+def _neighbours(columns: list[int], leaf: Callable[[int], Node], add: Callable[[Node, Node], Node]) -> list[Node]:
     return [add(leaf(a), leaf(b)) for a, b in zip(columns[::2], columns[1::2], strict=True)]
 
 
@@ -133,6 +126,7 @@ class Interner:
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def number(self, order: Order) -> int:
+        """The number of the tree of one row."""
         return tree(order, leaf=lambda i: -1 - i, add=self._node)
 
     def _node(self, a: int, b: int) -> int:
@@ -146,7 +140,7 @@ def same_tree(*orders: Order) -> bool:
 
 
 def shards(order: Order) -> list[int]:
-    """Into how many equal contiguous pieces a row may be cut, summed apart and added in pairs, without a changed bit."""
+    """Into how many equal contiguous pieces a row can be cut, summed apart and added in pairs, with the same bits."""
 
     @dataclass(frozen=True, order=True, slots=True)
     class Span:

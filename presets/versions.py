@@ -13,6 +13,8 @@ OPERATORS: Final[dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]]] 
     ">": operator.gt,
     "<": operator.lt,
 }
+RANGE: Final = "comparisons joined by commas, such as '>=0.20,<0.34'"
+CLOSED_RANGE: Final = f"a lower and an upper bound, as {RANGE}"
 CLAUSE = re.compile(r"(>=|<=|>|<)(\d+(?:\.\d+)*)")
 RELEASE = re.compile(r"\d+(?:\.\d+)*")
 
@@ -23,7 +25,7 @@ def clauses(text: str) -> list[tuple[str, tuple[int, ...]]]:
     for part in text.split(","):
         match = CLAUSE.fullmatch(part.strip())
         if match is None:
-            raise ValueError(f"{text!r} is no version range; write comparisons joined by commas, such as '>=0.20,<0.34'")
+            raise ValueError(f"{text!r} is no version range; write {RANGE}")
         found.append((match[1], release(match[2])))
     return found
 
