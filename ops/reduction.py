@@ -30,7 +30,7 @@ def order_of(numerics: Numerics, width: int, rows: int) -> Order | Literal["trit
     if numerics.rms_norm_reduction == OPEN_REDUCTION:
         return OPEN_REDUCTION
     try:
-        return numerics.rms_norm_reduction.order(width, rows)
+        return numerics.rms_norm_reduction.order(width, max(rows, 1))  # none are checked like one
     except ValueError as error:
         raise RequirementError(f"rms_norm_reduction: {error}") from error
 

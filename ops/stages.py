@@ -79,3 +79,15 @@ def gate(
 ) -> Tensor:  # [rows, N] float32
     """Gated residual: residual + gate * branch."""
     return upcast(residual) + round_at("gate_product", upcast(gate) * upcast(branch), dtype, numerics)
+
+
+def store(
+    y: Tensor,  # any shape, float32
+    dtype: torch.dtype,  # of the activation
+) -> Tensor:
+    """The output: rounded to the activation dtype, with the canonical strides of its shape.
+
+    Allocated by shape: a view's strides, kept where a dimension is 1, would make the next matrix product pick another
+    algorithm.
+    """
+    return torch.empty(y.shape, dtype=dtype, device=y.device).copy_(y)
