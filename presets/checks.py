@@ -1,10 +1,14 @@
 """Joins the reductions and presets of a file with those below it, applies `extends`, and checks every name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from numerics.errors import nearest
+from numerics.presets.declaration import Span, bounds, words
+from numerics.presets.locate import Key
 from numerics.presets.problems import Problem
 from numerics.presets.schema import Choice, DeclaredReduction, Numerics, Preset, PresetFile, Reference, Requires
 from numerics.presets.vocabulary import KNOBS, OPEN_REDUCTION
@@ -39,57 +43,34 @@ def flatten(
     presets_below: Mapping[str, ResolvedPreset],
 ) -> tuple[dict[str, DeclaredReduction], dict[str, ResolvedPreset], list[Problem]]:
     """The reductions and presets of this file on top of those below, and what is wrong with them."""
-    problems: list[Problem] = []
-    for name in file.reductions:
-        if name == OPEN_REDUCTION:
-            problems.append(
-                Problem(
-                    ("reductions", name),
-                    f"{name!r} is the reduction whose order is left open to Triton; choose another name",
-                )
-            )
-        elif name in reductions_below:
-            problems.append(
-                Problem(
-                    ("reductions", name),
-                    "the package declares this reduction, and its bits stay; choose another name, and let a preset that extends a packaged one use it",
-                )
-            )
-    for name in file.presets:
-        if name in presets_below:
-            problems.append(
-                Problem(
-                    ("presets", name),
-                    f"the package declares this preset, and its bits stay; choose another name and write extends = {name!r}",
-                )
-            )
+    problems = [
+        *_taken("reductions", file.reductions, [*reductions_below, OPEN_REDUCTION]),
+        *_taken("presets", file.presets, presets_below),
+    ]
     reductions = {**file.reductions, **reductions_below}
     presets = dict(presets_below)
     for name in file.presets:
-        if name not in presets_below:
-            problems.extend(_resolve(name, file.presets, presets, origin))
+        problems += _flatten_preset(name, file.presets, presets, origin)
     for name, preset in file.presets.items():
-        if name in presets and name not in presets_below:
-            problems.extend(_check_preset(preset, presets[name], reductions))
+        if name not in presets_below and name in presets:
+            problems += _check_preset(preset, presets[name], reductions)
     return reductions, presets, problems
 
 
-def check_names(
+def check_settings(
     file: PresetFile, reductions: Mapping[str, DeclaredReduction], presets: Mapping[str, ResolvedPreset]
 ) -> list[Problem]:
-    """Presets and reductions that a setting of an op or a model names and nobody declares."""
-    problems = []
+    """What is wrong with the presets and reductions that settings of ops and models name."""
+    problems: list[Problem] = []
     for key, choice in _choices(file):
         if choice.preset is not None and choice.preset not in presets:
-            problems.append(
-                Problem((*key, "preset"), f"got {choice.preset!r}; no such preset{nearest(choice.preset, presets)}")
-            )
-        problems.extend(_check_reduction(key, choice.rms_norm_reduction, reductions))
+            problems.append(_no_such((*key, "preset"), "preset", choice.preset, presets))
+        problems += _check_reduction(key, choice.rms_norm_reduction, reductions)
     return problems
 
 
-def _choices(file: PresetFile) -> Iterator[tuple[tuple[str | int, ...], Choice]]:
-    settings = [(("ops", family), setting) for family, setting in file.ops.items()]
+def _choices(file: PresetFile) -> Iterator[tuple[Key, Choice]]:
+    settings = [(Key(("ops", family)), setting) for family, setting in file.ops.items()]
     for model, families in file.models.items():
         settings += [(("models", model, family), setting) for family, setting in families.items()]
     for key, setting in settings:
@@ -98,70 +79,118 @@ def _choices(file: PresetFile) -> Iterator[tuple[tuple[str | int, ...], Choice]]
             yield (*key, "when", index), row
 
 
-def _check_reduction(
-    key: tuple[str | int, ...], name: str | None, reductions: Mapping[str, DeclaredReduction]
-) -> list[Problem]:
-    if name is None or name == OPEN_REDUCTION or name in reductions:
-        return []
+# --- Names ------------------------------------------------------------------------------------------------------------
+
+
+def _taken(kind: Literal["reductions", "presets"], names: Iterable[str], below: Iterable[str]) -> list[Problem]:
+    taken = set(below)
+    cure = "write extends = {name!r}" if kind == "presets" else "name it in a preset that extends a packaged one"
     return [
         Problem(
-            (*key, "rms_norm_reduction"),
-            f"got {name!r}; no such reduction{nearest(name, [*reductions, OPEN_REDUCTION])}",
+            (kind, name),
+            f"{name!r} is taken by the package; choose another name and {cure.format(name=name)}",
         )
+        for name in names
+        if name in taken
     ]
 
 
-def _resolve(
+def _no_such(key: Key, kind: str, name: str, known: Iterable[str]) -> Problem:
+    return Problem(key, f"got {name!r}; no such {kind}{nearest(name, known)}")
+
+
+def _check_reduction(key: Key, name: str | None, reductions: Mapping[str, DeclaredReduction]) -> list[Problem]:
+    if name is None or name == OPEN_REDUCTION or name in reductions:
+        return []
+    return [_no_such((*key, "rms_norm_reduction"), "reduction", name, [*reductions, OPEN_REDUCTION])]
+
+
+# --- Presets ----------------------------------------------------------------------------------------------------------
+
+
+def _flatten_preset(
     name: str,
     declared: Mapping[str, Preset],
     presets: dict[str, ResolvedPreset],
     origin: Origin,
-    chain: tuple[str, ...] = (),
+    above: tuple[str, ...] = (),  # the presets that extend this one
 ) -> list[Problem]:
+    """Adds the preset, and those that it extends, to `presets`."""
     if name in presets:
         return []
     preset = declared[name]
-    problems: list[Problem] = []
-    base: ResolvedPreset | None = None
-    if preset.extends is not None:
-        if preset.extends not in presets and preset.extends not in declared:
-            return [
-                Problem(
-                    ("presets", name, "extends"),
-                    f"got {preset.extends!r}; no such preset{nearest(preset.extends, [*presets, *declared])}",
-                )
-            ]
-        if preset.extends == name or preset.extends in chain:
-            return [
-                Problem(
-                    ("presets", name, "extends"),
-                    f"got {preset.extends!r}; a circle: {' extends '.join((*chain, name, preset.extends))}",
-                )
-            ]
-        problems = _resolve(preset.extends, declared, presets, origin, (*chain, name))
-        if preset.extends not in presets:
-            return problems
-        base = presets[preset.extends]
-    knobs: dict[str, Any] = {"rope_rotation": "separate", **(base.knobs if base else {}), **preset.knobs}
+    key = ("presets", name)
+    if preset.extends is None:
+        return _add(preset, name, None, presets, origin)
+    chain = (*above, name)
+    if preset.extends in chain:
+        circle = " extends ".join(map(repr, (*chain[chain.index(preset.extends) :], preset.extends)))
+        return [Problem((*key, "extends"), f"goes in a circle: {circle}")]
+    if preset.extends not in declared and preset.extends not in presets:
+        return [_no_such((*key, "extends"), "preset", preset.extends, {*presets, *declared})]
+    problems = _flatten_preset(preset.extends, declared, presets, origin, chain)
+    if base := presets.get(preset.extends):
+        problems += _add(preset, name, base, presets, origin)
+    return problems
+
+
+def _add(
+    preset: Preset, name: str, base: ResolvedPreset | None, presets: dict[str, ResolvedPreset], origin: Origin
+) -> list[Problem]:
+    knobs: dict[str, Any] = {"rope_rotation": "separate"} | (dict(base.knobs) if base else {}) | preset.knobs
     if missing := [knob for knob in KNOBS if knob not in knobs]:
-        return [
-            *problems,
-            Problem(("presets", name), f"{', '.join(missing)} not given; a preset sets every knob or extends another"),
-        ]
+        cure = "a preset that extends none gives every knob but rope_rotation"
+        return [Problem(("presets", name), f"{', '.join(missing)} not given; {cure}")]
     requires = preset.requires
     reference = preset.reference
     if base:
-        requires = base.requires.model_copy(
-            update={field: getattr(requires, field) for field in requires.model_fields_set}
-        )
+        given = {field: getattr(preset.requires, field) for field in preset.requires.model_fields_set}
+        try:
+            requires = Requires.model_validate(base.requires.model_dump() | given)
+        except ValidationError as error:
+            return [Problem(("presets", name, "requires"), str(error.errors()[0]["ctx"]["error"]))]
         if reference is None and knobs == base.knobs:
             reference = base.reference
     presets[name] = ResolvedPreset(name, preset.summary, knobs, reference, requires, preset.extends, origin)
-    return problems
+    return []
 
 
 def _check_preset(
     preset: Preset, resolved: ResolvedPreset, reductions: Mapping[str, DeclaredReduction]
 ) -> list[Problem]:
     key = ("presets", resolved.name)
-    return _check_reduction(key, preset.rms_norm_reduction, reductions)
+    if problems := _check_reduction(key, preset.rms_norm_reduction, reductions):
+        return problems
+    name = resolved.knobs["rms_norm_reduction"]
+    if resolved.reference is not None:
+        cure = "a preset with a reference leaves nothing open; drop the reference"
+        if name == OPEN_REDUCTION:
+            problems.append(Problem((*key, "rms_norm_reduction"), f"got {name!r}; {cure}, or name a declared order"))
+        if resolved.knobs["enable_fp_fusion"]:
+            problems.append(Problem((*key, "enable_fp_fusion"), f"got true; {cure}, or write false"))
+    if reduction := reductions.get(name):
+        problems += _check_spans((*key, "requires"), resolved.requires, name, reduction)
+    return problems
+
+
+def _check_spans(key: Key, requires: Requires, name: str, reduction: DeclaredReduction) -> list[Problem]:
+    problems = []
+    for field, wanted, declared in (
+        ("width", requires.width, reduction.width),
+        ("rows", requires.rows, reduction.rows),
+    ):
+        if wanted is not None and declared is not None and not _covers(declared, wanted):
+            message = f"got {words(wanted)}; reduction {name!r} is declared for {words(declared)}"
+            problems.append(Problem((*key, field), message))
+    if not problems and isinstance(requires.width, int):
+        rows = requires.rows or reduction.rows or 1
+        try:
+            reduction.order(requires.width, bounds(rows)[0])
+        except ValueError as error:
+            problems.append(Problem((*key, "width"), f"got {requires.width}; reduction {name!r}: {error}"))
+    return problems
+
+
+def _covers(outer: Span, inner: Span) -> bool:
+    (low, high), (from_, to) = bounds(outer), bounds(inner)
+    return low <= from_ and to <= high

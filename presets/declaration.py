@@ -32,10 +32,8 @@ def ascending(span: Span | None) -> Span | None:
     return span
 
 
-def within(value: int, span: Span | None) -> bool:
-    """Whether a number is in a span; in None, every number is."""
-    if span is None:
-        return True
+def within(value: int, span: Span) -> bool:
+    """Whether a number is in a span."""
     low, high = bounds(span)
     return low <= value <= high
 

@@ -1,23 +1,26 @@
-"""Reads the packaged presets file and a user's own beside it, and checks both: `load` is the only way to a catalog."""
+"""Reads the packaged presets file and a user's own beside it, and checks both: `load` is the way to a catalog."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import tomli
 from pydantic import ValidationError
 
 from numerics.errors import ConfigurationError
-from numerics.presets.checks import Origin, ResolvedPreset, check_names, flatten
-from numerics.presets.problems import Problem, explain, report
+from numerics.presets.checks import Origin, ResolvedPreset, check_settings, flatten
+from numerics.presets.problems import explain, report
 from numerics.presets.schema import DeclaredReduction, PresetFile
 
 # The repository root in a checkout, the package folder in a wheel, where package-data puts the file.
 PACKAGED: Final = Path(__file__).resolve().parent.parent / "presets.toml"
+
+SYNTAX_ERROR: Final = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)")
 
 Kind = Literal["reductions", "presets", "ops", "models"]
 
@@ -37,9 +40,10 @@ class Catalog:
 
     def origin(self, kind: Kind, name: str) -> Origin:
         """Which file declares the name; the user's where both do (ops and models only). KeyError where neither does."""
-        for file, origin in ((self.user, "user"), (self.packaged, "package")):
-            if file is not None and name in getattr(file, kind):
-                return "user" if origin == "user" else "package"
+        if self.user is not None and name in getattr(self.user, kind):
+            return "user"
+        if name in getattr(self.packaged, kind):
+            return "package"
         raise KeyError(name)
 
     def model_names(self) -> list[str]:
@@ -50,11 +54,11 @@ class Catalog:
 def load(path: str | os.PathLike[str] | None = None) -> Catalog:
     """The packaged file, joined with the user's file at `path`.
 
-    Files are read again when their time of change or size differs. Raises ConfigurationError with a line for each
-    problem, `FILE:LINE: KEY: what came; what is legal; nearest name`.
+    A file is read again when its time of change or its size differs. Raises ConfigurationError with a line for each
+    problem, `FILE:LINE: KEY: what came; what is legal; the nearest name`.
     """
-    packaged = _packaged(*_stamp(PACKAGED))
-    return packaged if path is None else _joined(packaged, *_stamp(path))
+    packaged = _packaged(_stamp(PACKAGED))
+    return packaged if path is None else _joined(packaged, _stamp(Path(path)))
 
 
 def json_schema() -> dict[str, Any]:
@@ -62,61 +66,80 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **PresetFile.model_json_schema()}
 
 
-Stamp = tuple[str, int, int]
+class _Stamp(NamedTuple):
+    """A state of a file. The inode tells files of one relative path in two folders apart."""
+
+    path: Path
+    inode: int
+    mtime_ns: int
+    size: int
 
 
-def _stamp(path: str | os.PathLike[str]) -> Stamp:
+def _stamp(path: Path) -> _Stamp:
     try:
-        status = os.stat(path)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{os.fspath(path)}: cannot be read: {_words(error)}") from None
-    return os.fspath(path), status.st_mtime_ns, status.st_size
+        status = path.stat()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise _unreadable(path, error) from None
+    return _Stamp(path, status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=2)
-def _packaged(path: str, mtime_ns: int, size: int) -> Catalog:
-    text = _read(path)
-    file = _parse(text, path)
-    reductions, presets, problems = flatten(file, "package", {}, {})
-    problems += check_names(file, reductions, presets)
-    if problems:
-        raise ConfigurationError(report(problems, path, text))
-    return Catalog(MappingProxyType(reductions), MappingProxyType(presets), file)
+def _packaged(stamp: _Stamp) -> Catalog:
+    file, reductions, presets = _checked(stamp.path, "package", {}, {})
+    return Catalog(reductions, presets, file)
 
 
 @lru_cache(maxsize=16)
-def _joined(packaged: Catalog, path: str, mtime_ns: int, size: int) -> Catalog:
+def _joined(packaged: Catalog, stamp: _Stamp) -> Catalog:
+    file, reductions, presets = _checked(stamp.path, "user", packaged.reductions, packaged.presets)
+    return Catalog(reductions, presets, packaged.packaged, file, stamp.path)
+
+
+def _checked(
+    path: Path,
+    origin: Origin,
+    reductions_below: Mapping[str, DeclaredReduction],
+    presets_below: Mapping[str, ResolvedPreset],
+) -> tuple[PresetFile, Mapping[str, DeclaredReduction], Mapping[str, ResolvedPreset]]:
     text = _read(path)
     file = _parse(text, path)
-    reductions, presets, problems = flatten(file, "user", packaged.reductions, packaged.presets)
-    problems += check_names(file, reductions, presets)
-    if problems:
-        raise ConfigurationError(report(problems, path, text))
-    return Catalog(MappingProxyType(reductions), MappingProxyType(presets), packaged.packaged, file, Path(path))
+    reductions, presets, problems = flatten(file, origin, reductions_below, presets_below)
+    if problems := problems + check_settings(file, reductions, presets):
+        raise ConfigurationError(report(problems, str(path), text))
+    return file, MappingProxyType(reductions), MappingProxyType(presets)
 
 
-def _read(path: str) -> str:
+def _read(path: Path) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(
-            f"{path}: is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
-        ) from None
+        return path.read_bytes().decode("utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {_words(error)}") from None
+        raise _unreadable(path, error) from None
+    except UnicodeDecodeError as error:
+        number = error.object.count(b"\n", 0, error.start) + 1
+        byte = error.object[error.start]
+        raise ConfigurationError(f"{path}:{number}: not UTF-8 text: byte {byte:#04x}") from None
 
 
-def _words(error: Exception) -> str:
-    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+def _unreadable(path: Path, error: Exception) -> ConfigurationError:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return ConfigurationError(f"{str(path)!r} cannot be read as a presets file: {reason or error}")
 
 
-def _parse(text: str, path: str) -> PresetFile:
+def _parse(text: str, path: Path) -> PresetFile:
     try:
         declared = tomli.loads(text)
-    except tomli.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}:{error.lineno}: not valid TOML: {error.msg} (column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # not TOML, a number of thousands of digits, or nested without end
+        raise ConfigurationError(f"{path}:{_syntax(str(error), text)}") from None
     try:
         return PresetFile.model_validate(declared)
     except ValidationError as error:
-        problems: list[Problem] = explain(error)
-        raise ConfigurationError(report(problems, path, text)) from None
+        raise ConfigurationError(report(explain(error, declared), str(path), text)) from None
+
+
+def _syntax(words: str, text: str) -> str:
+    match = SYNTAX_ERROR.fullmatch(words)
+    last = text.count("\n") + 1
+    if match is None:
+        return f"{last}: not valid TOML: {words}"
+    where = f" (column {match['column']})" if match["column"] else " (at the end of the file)"
+    return f"{match['line'] or last}: not valid TOML: {match['what']}{where}"

@@ -99,7 +99,8 @@ def tree(order: Order, leaf: Callable[[int], Node], add: Callable[[Node, Node], 
 def _thread(order: Order, thread: int, leaf: Callable[[int], Node], add: Callable[[Node, Node], Node]) -> Node | None:
     vectors = order.columns(thread)
     if order.inner == "pairs":
-        return fold([fold(_neighbours(vector, leaf, add), add) for vector in vectors], add)
+        pairs = [_neighbours(vector, leaf, add) for vector in vectors]
+        return fold([fold(sums, add) for sums in pairs], add)
     elements = [leaf(column) for vector in vectors for column in vector]
     return fold([fold(elements[slot :: order.slots], add) for slot in range(order.slots)], add)
 

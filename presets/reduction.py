@@ -76,9 +76,9 @@ class Reduction(Declaration):
 
         Raises ValueError, naming the condition, where the declaration does not hold.
         """
-        if not within(width, self.width):
+        if self.width is not None and not within(width, self.width):
             raise ValueError(f"it is declared for rows of {words(self.width)} elements, not {width}")
-        if not within(rows, self.rows):
+        if self.rows is not None and not within(rows, self.rows):
             raise ValueError(f"it is declared for {words(self.rows)} rows, not {rows}")
         if self.mean == "power_of_two" and width & (width - 1):
             raise ValueError(f"its mean is exact for a power of two only, not for {width} elements")
