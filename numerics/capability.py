@@ -36,6 +36,11 @@ def matches(pattern: str, capability: str | None) -> bool:
     return components(capability)[: len(parts)] == parts
 
 
+def refines(pattern: str, capability: str) -> bool:
+    """Whether the pattern says more than the capability and does not contradict it."""
+    return pattern != capability and matches(capability, pattern)
+
+
 def most_specific(patterns: tuple[str, ...], capability: str | None) -> str | None:
     """The pattern with the most components among those that hold, or None."""
     return max((p for p in patterns if matches(p, capability)), key=specificity, default=None)
@@ -52,7 +57,8 @@ def checked(capability: object) -> str:
 def current() -> str | None:
     """The capability of CUDA device 0, `cuda:9.0` on an H200, or None without a driver or a device.
 
-    Asks the driver library through ctypes; imports no framework and creates no context on the device.
+    Asks the driver library through ctypes; imports no framework and creates no context on the device. It initialises
+    the driver, which a process that forks CUDA workers must not do, so `resolve` never calls this.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")

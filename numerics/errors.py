@@ -31,6 +31,7 @@ class MissingExtraError(NumericsError, ImportError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; nearest: X. Known: A, B, C` for the end of a message, without the first part where nothing is near."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    near = f"; nearest: {close[0]}" if close else ""
+    folded = {known_name.lower(): known_name for known_name in names}
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    near = f"; nearest: {folded[close[0]]}" if close else ""
     return f"{near}. Known: {', '.join(names) or 'none'}"

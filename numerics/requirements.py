@@ -8,7 +8,7 @@ import os
 from functools import cache
 from typing import Final
 
-from numerics.capability import components, matches
+from numerics.capability import components, matches, refines
 from numerics.errors import RequirementError
 from numerics.presets.schema import Requires
 from numerics.presets.versions import admits
@@ -51,8 +51,9 @@ def check_process(requires: Requires, capability: str | None, who: str) -> None:
     if capability is not None:
         if requires.backend is not None and components(capability)[0] != requires.backend:
             raise RequirementError(f"{who}: requires backend {requires.backend!r}, found capability {capability!r}")
-        if requires.capability is not None and not matches(requires.capability, capability):
-            raise RequirementError(f"{who}: requires capability {requires.capability!r}, found {capability!r}")
+        wanted = requires.capability
+        if wanted is not None and not matches(wanted, capability) and not refines(wanted, capability):
+            raise RequirementError(f"{who}: requires capability {wanted!r}, found {capability!r}")
     check_environment(requires, who)
 
 

@@ -42,13 +42,18 @@ class Provenance:
     value: Value
     shadows: tuple[Shadow, ...] = ()
 
+    @property
+    def chain(self) -> tuple[Shadow, ...]:
+        """The value in force and those that it shadows, strongest first."""
+        return (Shadow(self.source, self.location, self.value), *self.shadows)
+
 
 @dataclass(frozen=True, eq=False)
 class Resolution:
     """The settings for one (family, model, capability). Immutable, hashable, and pickles with all that it needs.
 
-    Without a capability, where an entry of a file depends on it, `when` holds one settled resolution for each pattern
-    of these entries, and `bind` picks one; the other fields then say what holds where no pattern does.
+    Without a capability, where an entry of a file depends on it, `when` holds one resolution for each pattern of these
+    entries, and `bind` picks one; the other fields then say what holds where no pattern does.
     """
 
     op: Family
@@ -157,17 +162,16 @@ class Resolution:
             raise RequirementError(f"{self.who}: {knob}: {error}") from None
 
     def _bind(self, capability: str | None) -> Resolution:
-        if capability is not None:
-            checked(capability)
-        if self.capability is not None and not matches(self.capability, capability):
+        known = self.capability if capability is None else checked(capability)
+        if self.capability is not None and not matches(self.capability, known):
             raise RequirementError(
                 f"{self.who}: the settings of {self.op} were resolved for capability {self.capability!r} and cannot be "
                 f"used on {capability!r}; resolve them without a capability, or for this one"
             )
-        pattern = most_specific(tuple(pattern for pattern, _ in self.when), capability)
+        pattern = most_specific(tuple(pattern for pattern, _ in self.when), known)
         row = self if pattern is None else dict(self.when)[pattern]
-        bound = replace(row, capability=capability, when=())
-        check_process(bound.requires, capability, bound.who)
+        bound = replace(row, capability=known, when=())
+        check_process(bound.requires, known, bound.who)
         return bound
 
     @cached_property
@@ -197,8 +201,8 @@ class Resolution:
 
 
 def _provenance(found: Provenance) -> dict[str, Any]:
-    shadows = [_shadow(shadow) for shadow in found.shadows]
-    return {**_shadow(Shadow(found.source, found.location, found.value)), "shadows": shadows}
+    in_force, *shadows = (_shadow(shadow) for shadow in found.chain)
+    return {**in_force, "shadows": shadows}
 
 
 def _shadow(shadow: Shadow) -> dict[str, Any]:

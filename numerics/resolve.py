@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from numerics import context, environment
-from numerics.capability import checked, most_specific
+from numerics.capability import checked, most_specific, refines
 from numerics.context import Configuration
 from numerics.errors import ConfigurationError, nearest
 from numerics.layers import FAMILY_OF, KnobArguments, Layer, checked_layer, family_of, knob_text
@@ -49,8 +49,8 @@ def resolve(
     Args:
         op: a family, or one of its ops, which share their settings.
         model: a declared model, such as `flux2` or `diffusers:flux2`; None for the settings of the op alone.
-        capability: such as `cuda:9.0`. Without it, where an entry depends on it, the resolution is open and
-            `Resolution.bind` settles it.
+        capability: such as `cuda:9.0`. Without it, or with `cuda:9`, where an entry depends on more, the resolution is
+            open and `Resolution.bind` settles it.
         preset: name of a preset; stronger than any other source.
         min_tokens: tokens below which a model keeps its own chain.
         **knobs: rms_norm_reduction (by name), enable_fp_fusion, rounding_points, rope_rotation; None is not given.
@@ -149,10 +149,11 @@ def _resolve(
 
     settings = list(_settings(catalog, family, model))
     patterns = sorted({row.capability for _, _, setting in settings for row in setting.when})
+    finer = [pattern for pattern in patterns if capability is None or refines(pattern, capability)]
     found = at(capability)
-    if capability is None and patterns:
+    if finer:
         # The patterns that hold for a capability are the beginnings of the longest of them: one row a pattern is all.
-        return replace(found, when=tuple((pattern, at(pattern)) for pattern in patterns))
+        return replace(found, when=tuple((pattern, at(pattern)) for pattern in finer))
     check_process(found.requires, capability, found.who)
     return found
 
