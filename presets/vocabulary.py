@@ -54,5 +54,17 @@ OPS: Final[dict[str, Family]] = {
     "fused_add_rms_norm": "fused_rms_norm",
 }
 
+# What each op computes, on one line; `i` stands for the indices.
+OP_SUMMARIES: Final[dict[str, str]] = {
+    "fused_qk_norm_rope": "RMSNorm of q and k, then rotation",
+    "fused_joint_qkv_norm_rope": "the same for a text and an image stream, joined to q, k and v",
+    "rms_norm_indexed_scale_shift": "RMSNorm, then * (1 + scale[i]) + shift[i]",
+    "indexed_gate_rms_norm_scale_shift": "residual + gate[i] * branch, then the same",
+    "indexed_scale_shift_": "x * (1 + scale[i]) + shift[i], in place",
+    "indexed_gate": "x + gate[i] * other",
+    "rms_norm": "RMSNorm",
+    "fused_add_rms_norm": "x + residual, then RMSNorm",
+}
+
 OPEN_REDUCTION: Final = "triton"
 """The one reduction that has no declared order: Triton's own `tl.sum`; its reference is torch's float32 sum."""

@@ -1,0 +1,289 @@
+"""The command `numerics`: parse, call, print. What a command finds out stands in the file of its name."""
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated
+
+import typer
+
+from numerics.cli.render import DIFFERENT, INTERNAL_ERROR, MISUSED, complain, print_json, print_page, write
+from numerics.errors import ConfigurationError, NumericsError
+
+EXIT_CODES = (
+    "Exit codes: 0 fine, 1 a check found a difference, 2 bad usage or configuration, 5 nothing was verified, "
+    "101 an internal error."
+)
+
+app = typer.Typer(
+    name="numerics",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help reads the same in a pipe, and rich need not load
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
+)
+_options = SimpleNamespace(traceback=False)
+
+
+def main() -> None:
+    """Entry point: runs a command, and turns what goes wrong into a message and an exit code."""
+    try:
+        app(prog_name="numerics")
+    except NumericsError as error:
+        complain(f"Error: {error}")
+        sys.exit(MISUSED)
+    except Exception as error:
+        if _options.traceback:
+            raise
+        complain(
+            f"Internal error: {type(error).__name__}: {error}\n"
+            "This is a defect of numerics; `numerics --traceback COMMAND ...` shows where it happened."
+        )
+        sys.exit(INTERNAL_ERROR)
+
+
+# --- Completion of names ----------------------------------------------------------------------------------------------
+
+
+def _completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        try:
+            return [name for name in names() if name.startswith(incomplete)]
+        except NumericsError:
+            return []  # a shell that completes is no place for messages
+
+    return complete
+
+
+def _presets() -> Iterable[str]:
+    from numerics.context import configuration
+
+    return configuration().catalog.presets
+
+
+def _orders() -> Iterable[str]:
+    from numerics.context import configuration
+    from numerics.presets.vocabulary import OPEN_REDUCTION
+
+    catalog = configuration().catalog
+    return dict.fromkeys((*catalog.presets, *catalog.reductions, OPEN_REDUCTION))
+
+
+def _models() -> Iterable[str]:
+    from numerics.context import configuration
+
+    return configuration().catalog.model_names()
+
+
+def _ops() -> Iterable[str]:
+    from numerics.presets.vocabulary import FAMILIES, OPS
+
+    return dict.fromkeys((*FAMILIES, *OPS))
+
+
+def _kinds() -> Iterable[str]:
+    from numerics.cli.listing import KINDS
+
+    return KINDS
+
+
+# --- Options that commands share --------------------------------------------------------------------------------------
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Your presets file, instead of the one that NUMERICS_CONFIG names.")
+]
+Capability = Annotated[
+    str | None, typer.Option(metavar="CAPABILITY", help="Such as cuda:9.0; without it the driver is asked.")
+]
+Op = Annotated[
+    str | None, typer.Option(metavar="OP", help="One family, or one of its ops.", autocompletion=_completing(_ops))
+]
+
+
+@app.callback()
+def numerics(
+    config: Config = None,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an internal error happened.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    """Which floating-point behaviour fused kernels have, who set it, and whether the bytes hold."""
+    _options.traceback = traceback
+    if version:
+        from importlib.metadata import version as installed
+
+        write(f"numerics {installed('omni-numerics')}\n")
+        raise typer.Exit
+    _configure(config)
+
+
+def _configure(path: Path | None) -> None:
+    if path is not None:
+        from numerics.context import configure
+
+        configure(path)
+
+
+# --- Commands ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def show(
+    op: Op = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="One model.", autocompletion=_completing(_models))
+    ] = None,
+    capability: Capability = None,
+    config: Config = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(metavar="PRESET", help="As if a call asked for it.", autocompletion=_completing(_presets)),
+    ] = None,
+    in_full: Annotated[bool, typer.Option("--full", help="Everything about each setting, however many.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Settings in force, and who set each value.
+
+    One line a setting; of up to three, or with --full, everything: knobs, sources and what they shadow, conditions, and
+    what follows for batches, shards and bytes.
+    """
+    _configure(config)
+    from numerics.cli.show import page, resolved, selected
+
+    found, refused = resolved(selected(op, model), capability, preset)
+    if as_json:
+        print_json([resolution.to_dict() for resolution in found])
+    elif found:
+        print_page(*page(found, in_full))
+    if refused:
+        raise ConfigurationError("\n".join(dict.fromkeys(map(str, refused))))
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="KIND",
+            help="presets, reductions, rounding_points, ops or models; all without it.",
+            autocompletion=_completing(_kinds),
+        ),
+    ] = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Presets, reductions, rounding points, ops and models."""
+    _configure(config)
+    from numerics.cli.listing import entries, page
+    from numerics.context import configuration
+
+    found = entries(configuration().catalog, kind)
+    if as_json:
+        print_json(found)
+    else:
+        print_page(*page(found))
+
+
+@app.command()
+def explain(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A preset or a reduction.", autocompletion=_completing(_orders))
+    ],
+    width: Annotated[int | None, typer.Option(min=1, metavar="N", help="Elements of a row.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Rows that are normalised at once; many without it.")
+    ] = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """A preset or a reduction, in words and as additions."""
+    _configure(config)
+    from numerics.cli.explain import explained, page
+    from numerics.context import configuration
+
+    catalog = configuration().catalog
+    found = explained(catalog, name, width, rows)
+    if as_json:
+        print_json(found)
+    else:
+        print_page(*page(catalog, found))
+
+
+@app.command()
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A preset, or a saved show --json.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other.")],
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """What differs between two presets or two saved settings.
+
+    Says in which families a difference matters. Exit 1 if they differ.
+    """
+    _configure(config)
+    from numerics.cli.diff import compared, page
+    from numerics.context import configuration
+
+    found = compared(configuration().catalog, a, b)
+    if as_json:
+        print_json(found)
+    else:
+        print_page(*page(found))
+    if found["differences"]:
+        raise typer.Exit(DIFFERENT)
+
+
+@app.command()
+def check(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Presets files; without one the settings in force.")
+    ] = None,
+    fingerprint: Annotated[
+        Path | None, typer.Option(metavar="SAVED", help="A saved show --json that the settings in force must equal.")
+    ] = None,
+    capability: Capability = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Validate files and environment, or look for drift.
+
+    Exit 1 if there is a problem or a drift, 2 if a file cannot be read.
+    """
+    _configure(config)
+    from numerics.cli.check import checked, has_problems, page
+
+    found = checked(files or [], fingerprint, capability)
+    if as_json:
+        print_json(found)
+    else:
+        print_page(*page(found))
+    if has_problems(found):
+        raise typer.Exit(DIFFERENT)
+
+
+@app.command()
+def schema(as_json: Annotated[bool, typer.Option("--json", help="The same: a JSON Schema is JSON.")] = True) -> None:  # noqa: ARG001  # every command has --json
+    """JSON Schema of a presets file, for editors."""
+    from numerics.presets.file import json_schema
+
+    print_json(json_schema())
+
+
+@app.command()
+def doctor(config: Config = None, as_json: Json = False) -> None:
+    """What this machine runs, and what is wrong with it.
+
+    Exit 1 if there is a problem; a machine without a GPU is none.
+    """
+    _configure(config)
+    from numerics.cli.doctor import examined, page
+
+    found = examined()
+    if as_json:
+        print_json(found)
+    else:
+        print_page(*page(found))
+    if found["problems"]:
+        raise typer.Exit(DIFFERENT)

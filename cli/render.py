@@ -1,0 +1,125 @@
+"""How results reach the terminal: JSON without rich, and tables that fit 80 columns and stay plain when piped."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+FINE: Final = 0
+DIFFERENT: Final = 1  # a check found a difference
+MISUSED: Final = 2  # bad usage or configuration
+NOTHING_VERIFIED: Final = 5
+INTERNAL_ERROR: Final = 101
+READER_GONE: Final = 141  # 128 + SIGPIPE, as a shell reports it; not 1, which would claim a difference
+
+NARROWEST: Final = 40  # columns below which a table is no longer one
+NUMBERS: Final = re.compile(r"\[\n\s+(-?\d+(?:,\n\s+-?\d+)*)\n\s+\]")
+
+
+def print_json(value: Any) -> None:
+    """Two spaces a level, lists of numbers on one line. A line break never stands inside a JSON string."""
+    text = json.dumps(value, indent=2)
+    write(NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n")
+
+
+def print_page(*parts: RenderableType) -> None:
+    """Tables, headings and text, one below the other."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    page = StringIO()
+    console = Console(
+        file=page,
+        force_terminal=terminal,
+        no_color=not terminal or bool(os.environ.get("NO_COLOR")),
+        width=terminal_width(),
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+    )
+    for part in parts:
+        console.print(part)
+    write("\n".join(line.rstrip() for line in page.getvalue().split("\n")))
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 80 in a pipe."""
+    return max(shutil.get_terminal_size((80, 24)).columns, NARROWEST)
+
+
+def write(text: str) -> None:
+    """The one place that writes to stdout. A reader that has seen enough (`| head`) ends the command in silence."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more when it ends, and would report the closed pipe then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(READER_GONE) from None
+
+
+def complain(message: str) -> None:
+    """A message on stderr."""
+    typer.echo(message, err=True)
+
+
+def heading(text: str, rest: str = "") -> Text:
+    """A bold line, and what follows it in ordinary letters."""
+    from rich.text import Text
+
+    return Text.assemble((text, "bold"), rest)
+
+
+def indented(text: str, columns: int = 2) -> RenderableType:
+    """Text that stays indented where it continues on the next line."""
+    from rich.padding import Padding
+
+    return Padding(text, (0, 0, 0, columns), expand=False)
+
+
+def lines(*parts: str) -> RenderableType:
+    """The first line, and the others indented below it."""
+    from rich.console import Group
+
+    return Group(parts[0], *map(indented, parts[1:]))
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str | RenderableType]], *, whole: Sequence[str] = ()
+) -> Table:
+    """A table without lines. Columns named in `whole` are not wrapped; elsewhere a long word is folded, never cut."""
+    from rich.table import Table
+
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        shown.add_column(column, overflow="fold", no_wrap=column in whole)
+    for row in rows:
+        shown.add_row(*row)
+    return shown
+
+
+def grid(rows: Iterable[tuple[str, str | RenderableType]]) -> Table:
+    """Names and values; a value that is longer than the line continues below itself."""
+    from rich.table import Table
+
+    shown = Table.grid(padding=(0, 2, 0, 0))
+    shown.add_column(no_wrap=True)
+    shown.add_column(overflow="fold")
+    for name, value in rows:
+        shown.add_row(f"  {name}", value)
+    return shown
