@@ -100,6 +100,16 @@ def test_an_entry_shadows_its_own_setting(sources: Sources) -> None:
     ]
 
 
+def test_a_setting_may_have_entries_alone(sources: Sources) -> None:
+    sources.models = "[models.known]\nfused_qk_norm_rope = { when = [{ capability = 'cuda:9', preset = 'other' }] }\n"
+    chain = sources.resolve(model="known", capability="cuda:9.0").sources["preset"].chain
+    assert [said.location for said in chain] == [
+        "presets.toml: models.known, when cuda:9",
+        "presets.toml: ops.fused_qk_norm_rope",
+    ]
+    assert sources.resolve(model="known", capability="cuda:8.0").sources["preset"].source == "package"
+
+
 def test_an_entry_of_a_weaker_layer_does_not_beat_a_stronger_layer(sources: Sources) -> None:
     sources.models = WHEN
     sources.said = {"environment": {"preset": "other"}}

@@ -203,7 +203,15 @@ def test_a_variable_within_two_edits_of_a_known_one_is_an_error(
 
 @pytest.mark.usefixtures("unlooked")
 @pytest.mark.parametrize(
-    "name", ["VLLM_OMNI_FUSED_QK_NORM_ROPE_NUM", "NUMERICS", "numerics_config", "VLLM_OMNI_OTHER_NUMERICS", "CONFIG"]
+    "name",
+    [
+        "VLLM_OMNI_FUSED_QK_NORM_ROPE_NUM",
+        "NUMERICS",
+        "numerics_config",
+        "NUMERICS_STR",
+        "VLLM_OMNI_OTHER_NUMERICS",
+        "CONFIG",
+    ],
 )
 def test_no_other_variable_is_touched(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "nonsense,,,")
