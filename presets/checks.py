@@ -84,11 +84,11 @@ def _choices(file: PresetFile) -> Iterator[tuple[Key, Choice]]:
 
 def _taken(kind: Literal["reductions", "presets"], names: Iterable[str], below: Iterable[str]) -> list[Problem]:
     taken = set(below)
-    cure = "write extends = {name!r}" if kind == "presets" else "name it in a preset that extends a packaged one"
+    cure = "write extends = {name!r}" if kind == "presets" else "a preset of your own that names it"
     return [
         Problem(
             (kind, name),
-            f"{name!r} is taken by the package; choose another name and {cure.format(name=name)}",
+            f"{name!r} is taken by the package; use another name and {cure.format(name=name)}",
         )
         for name in names
         if name in taken

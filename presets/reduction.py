@@ -72,10 +72,11 @@ class Reduction(Declaration):
         return self
 
     def order(self, width: int, rows: int) -> Order:
-        """The additions of one row of `width` elements among `rows` rows.
+        """The additions of one row of `width` elements among `rows` rows; no rows count as one.
 
         Raises ValueError, naming the condition, where the declaration does not hold.
         """
+        rows = max(rows, 1)
         if self.width is not None and not within(width, self.width):
             raise ValueError(f"it is declared for rows of {words(self.width)} elements, not {width}")
         if self.rows is not None and not within(rows, self.rows):
@@ -121,7 +122,7 @@ class Reduction(Declaration):
             return threads
         if isinstance(self.max_threads, int):
             return min(threads, self.max_threads)
-        cap = next(cap for from_rows, cap in reversed(self.max_threads) if max(rows, 1) >= from_rows)
+        cap = next(cap for from_rows, cap in reversed(self.max_threads) if rows >= from_rows)
         return min(threads, cap)
 
     @property
