@@ -46,12 +46,12 @@ class _RoundTrip(torch.autograd.Function):
         return grads[0], None
 
 
-def divide(x: Tensor, n: int) -> Tensor:
+def divide(x: Tensor, n: float) -> Tensor:
     """The correctly rounded x / n. CUDA multiplies by the reciprocal of a scalar, so the divisor is a tensor."""
     return x / torch.full_like(x, n)
 
 
-def multiply(x: Tensor, n: int) -> Tensor:
+def multiply(x: Tensor, n: float) -> Tensor:
     """The product of x and 1 / n, the reciprocal rounded to the dtype of x."""
     return x * torch.full_like(x, 1.0 / n)
 

@@ -1,5 +1,6 @@
 """Adaptive layer norm's tables, which rows index, applied to activations: scale and shift, and gated residual."""
 
+import torch
 from torch import Tensor
 
 from numerics.errors import InputError, RequirementError
@@ -68,7 +69,9 @@ def indexed_scale_shift_(
     if any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True)):
         raise InputError(f"x: got strides {list(x.stride())}; an expanded tensor cannot be written to: pass x.clone()")
     settings = modulation_settings(op, numerics, x, tables, normed=False)
-    out: Tensor = dispatch(op, indexed_scale_shift_reference, settings, x, shift, scale, indices, tokens=len(x))
+    # The gradient of scale reads x, of which autograd then needs a copy.
+    source = x.clone() if torch.is_grad_enabled() and scale.requires_grad else x
+    out: Tensor = dispatch(op, indexed_scale_shift_reference, settings, source, shift, scale, indices, tokens=len(x))
     return x.copy_(out)
 
 

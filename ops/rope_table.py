@@ -102,7 +102,7 @@ def table_rows(
 def _check_layout(cos: Tensor, sin: Tensor, head_dim: int) -> None:
     """Refuse tables that repeat each value: by their width, and where the values can be read, by those."""
     width = cos.shape[-1]
-    in_pairs = cos.device.type == "cpu" and all(_in_pairs(x) for x in (cos, sin)) and bool(sin.any())
+    in_pairs = cos.device.type == "cpu" and _in_pairs(cos) and _in_pairs(sin)
     if in_pairs or 2 * width > head_dim:
         found = "with each value twice, c0, c0, c1, c1, ..." if in_pairs else f"for heads of at most {head_dim}"
         raise InputError(
@@ -112,4 +112,5 @@ def _check_layout(cos: Tensor, sin: Tensor, head_dim: int) -> None:
 
 
 def _in_pairs(x: Tensor) -> bool:
-    return x.shape[-1] % 2 == 0 and torch.equal(x[..., 0::2], x[..., 1::2])
+    """c0, c0, c1, c1, ... with more than one value, which tokens that are not turned do not have."""
+    return x.shape[-1] % 2 == 0 and torch.equal(x[..., 0::2], x[..., 1::2]) and bool((x != x[..., :1]).any())
