@@ -50,9 +50,9 @@ def dotted(key: Key) -> str:
 
 
 def explain(error: ValidationError, declared: Mapping[str, Any]) -> list[Problem]:
-    """The problems that a validation error of a presets file stands for, each said once.
+    """The problems that a validation error of a presets file stands for.
 
-    Pydantic reports every branch of a union; here a field is one problem, whatever its branches say.
+    Pydantic reports every branch of a union; here a field has one message, whatever its branches say.
     """
     details = error.errors(include_url=False)
     unknown = [_place(detail["loc"]).key for detail in details if detail["type"] == "extra_forbidden"]
@@ -62,7 +62,7 @@ def explain(error: ValidationError, declared: Mapping[str, Any]) -> list[Problem
         if detail["type"] == "missing" and _is_misspelt(place.key, unknown):
             continue
         problems.append(Problem(place.key, _message(detail, place, declared)))
-    return list(dict.fromkeys(problems))
+    return problems
 
 
 class _Place(NamedTuple):

@@ -87,8 +87,8 @@ def cub_block_reduce(lanes: Threads) -> Sums:
     return first
 
 
-def vllm_rms_norm(row: Squares, rows: int) -> Sums:
-    vector = math.gcd(8, row.shape[1])
+def vllm_rms_norm(row: Squares, rows: int, widest: int = 8) -> Sums:
+    vector = math.gcd(widest, row.shape[1])
     return cub_block_reduce(folded(row, vector, min(row.shape[1] // vector, 1024 if rows < 256 else 256)))
 
 
@@ -165,6 +165,7 @@ def one_warp(row: Squares, _rows: int) -> Sums:
 
 KERNELS: dict[str, tuple[Callable[[Squares, int], Sums], list[int]]] = {
     "vllm_cuda": (vllm_rms_norm, [64, 96, 120, 128, 256, 1000, 3072, 3840, 5376, 9000]),
+    "vllm_cuda_float32": (lambda row, rows: vllm_rms_norm(row, rows, widest=4), [64, 128, 5376]),
     "vllm_cuda_128": (vllm_rms_norm, [128]),
     "vllm_cuda_batch_invariant": (lambda row, _: vllm_rms_norm(row, 1), [128, 5376]),
     "vllm_cuda_0_11": (vllm_rms_norm_0_11, [64, 96, 128, 3072]),

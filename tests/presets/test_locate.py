@@ -90,6 +90,11 @@ def test_a_table_is_where_it_is_mentioned_first() -> None:
     assert known["a", "y"] == 4
 
 
+def test_a_table_of_dotted_keys_is_where_it_is_mentioned_first() -> None:
+    known = lines("[t]\na.x = 1\na.y = 2\n")
+    assert [known["t", *key] for key in (("a",), ("a", "x"), ("a", "y"))] == [2, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("key", "number"),
     [

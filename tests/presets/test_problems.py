@@ -212,6 +212,14 @@ def test_a_field_of_a_preset_says_what_is_legal(
     assert f"my.toml:4: presets.mine.{field}{key}: {message}" in found
 
 
+def test_a_misspelt_key_is_not_reported_as_missing_too(problems: Problems) -> None:
+    text = "[presets.a]\nsumary = 'x'\nextends = 'fast'\n[presets.b]\nextends = 'fast'\n"
+    assert [each.split(": ")[1:3] for each in problems(text)] == [
+        ["presets.a.sumary", "no such key; nearest"],
+        ["presets.b.summary", "not given; legal"],
+    ]
+
+
 def test_all_problems_are_said_in_the_order_of_the_file(problems: Problems) -> None:
     text = "[presets.b]\nsummary = 1\nextend = 'fast'\n[presets.a]\nsummary = 2\nextends = 3\n"
     assert [each.split(": ")[:2] for each in problems(text)] == [
