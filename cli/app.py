@@ -1,20 +1,32 @@
 """The command `numerics`: parse, call, print. What a command finds out stands in the file of its name."""
 
 import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
+from traceback import format_exception
 from types import SimpleNamespace
 from typing import Annotated
 
 import typer
 
-from numerics.cli.render import DIFFERENT, INTERNAL_ERROR, MISUSED, complain, print_json, print_page, write
+from numerics.cli.options import Capability, Config, Json, Op, completing, kinds, models, orders, presets
+from numerics.cli.render import (
+    DIFFERENT,
+    INTERNAL_ERROR,
+    MISUSED,
+    complain,
+    print_json,
+    print_page,
+    with_progress,
+    write,
+)
 from numerics.errors import ConfigurationError, NumericsError
 
 EXIT_CODES = (
     "Exit codes: 0 fine, 1 a check found a difference, 2 bad usage or configuration, 5 nothing was verified, "
     "101 an internal error."
 )
+WHERE = """Internal error: {}: {}
+This is a defect of numerics; `numerics --traceback COMMAND ...` shows where it happened."""
 
 app = typer.Typer(
     name="numerics",
@@ -34,88 +46,29 @@ def main() -> None:
     except NumericsError as error:
         complain(f"Error: {error}")
         sys.exit(MISUSED)
-    except Exception as error:
-        if _options.traceback:
-            raise
-        complain(
-            f"Internal error: {type(error).__name__}: {error}\n"
-            "This is a defect of numerics; `numerics --traceback COMMAND ...` shows where it happened."
-        )
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is a defect of ours and no difference that a check found
+        complain("".join(format_exception(error)) if _options.traceback else WHERE.format(type(error).__name__, error))
         sys.exit(INTERNAL_ERROR)
 
 
-# --- Completion of names ----------------------------------------------------------------------------------------------
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
 
-
-def _completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    def complete(incomplete: str) -> list[str]:
-        try:
-            return [name for name in names() if name.startswith(incomplete)]
-        except NumericsError:
-            return []  # a shell that completes is no place for messages
-
-    return complete
-
-
-def _presets() -> Iterable[str]:
-    from numerics.context import configuration
-
-    return configuration().catalog.presets
-
-
-def _orders() -> Iterable[str]:
-    from numerics.context import configuration
-    from numerics.presets.vocabulary import OPEN_REDUCTION
-
-    catalog = configuration().catalog
-    return dict.fromkeys((*catalog.presets, *catalog.reductions, OPEN_REDUCTION))
-
-
-def _models() -> Iterable[str]:
-    from numerics.context import configuration
-
-    return configuration().catalog.model_names()
-
-
-def _ops() -> Iterable[str]:
-    from numerics.presets.vocabulary import FAMILIES, OPS
-
-    return dict.fromkeys((*FAMILIES, *OPS))
-
-
-def _kinds() -> Iterable[str]:
-    from numerics.cli.listing import KINDS
-
-    return KINDS
-
-
-# --- Options that commands share --------------------------------------------------------------------------------------
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Config = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Your presets file, instead of the one that NUMERICS_CONFIG names.")
-]
-Capability = Annotated[
-    str | None, typer.Option(metavar="CAPABILITY", help="Such as cuda:9.0; without it the driver is asked.")
-]
-Op = Annotated[
-    str | None, typer.Option(metavar="OP", help="One family, or one of its ops.", autocompletion=_completing(_ops))
-]
+        write(f"numerics {version('omni-numerics')}\n")
+        raise typer.Exit
 
 
 @app.callback()
 def numerics(
     config: Config = None,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show where an internal error happened.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    version: Annotated[  # noqa: ARG001  # its callback ends the command
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
     """Which floating-point behaviour fused kernels have, who set it, and whether the bytes hold."""
     _options.traceback = traceback
-    if version:
-        from importlib.metadata import version as installed
-
-        write(f"numerics {installed('omni-numerics')}\n")
-        raise typer.Exit
     _configure(config)
 
 
@@ -133,13 +86,13 @@ def _configure(path: Path | None) -> None:
 def show(
     op: Op = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="One model.", autocompletion=_completing(_models))
+        str | None, typer.Option(metavar="MODEL", help="One model.", autocompletion=completing(models))
     ] = None,
     capability: Capability = None,
     config: Config = None,
     preset: Annotated[
         str | None,
-        typer.Option(metavar="PRESET", help="As if a call asked for it.", autocompletion=_completing(_presets)),
+        typer.Option(metavar="PRESET", help="As if a call asked for it.", autocompletion=completing(presets)),
     ] = None,
     in_full: Annotated[bool, typer.Option("--full", help="Everything about each setting, however many.")] = False,
     as_json: Json = False,
@@ -153,7 +106,7 @@ def show(
     from numerics.cli.show import page, resolved, selected
 
     found, refused = resolved(selected(op, model), capability, preset)
-    if as_json:
+    if found and as_json:
         print_json([resolution.to_dict() for resolution in found])
     elif found:
         print_page(*page(found, in_full))
@@ -168,7 +121,7 @@ def list_(
         typer.Argument(
             metavar="KIND",
             help="presets, reductions, rounding_points, ops or models; all without it.",
-            autocompletion=_completing(_kinds),
+            autocompletion=completing(kinds),
         ),
     ] = None,
     config: Config = None,
@@ -189,7 +142,7 @@ def list_(
 @app.command()
 def explain(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A preset or a reduction.", autocompletion=_completing(_orders))
+        str, typer.Argument(metavar="NAME", help="A preset or a reduction.", autocompletion=completing(orders))
     ],
     width: Annotated[int | None, typer.Option(min=1, metavar="N", help="Elements of a row.")] = None,
     rows: Annotated[
@@ -264,11 +217,46 @@ def check(
 
 
 @app.command()
-def schema(as_json: Annotated[bool, typer.Option("--json", help="The same: a JSON Schema is JSON.")] = True) -> None:  # noqa: ARG001  # every command has --json
+def schema(
+    as_json: Annotated[  # noqa: ARG001  # every command has --json
+        bool, typer.Option("--json", help="The same: a JSON Schema is JSON.", show_default=False)
+    ] = True,
+) -> None:
     """JSON Schema of a presets file, for editors."""
     from numerics.presets.file import json_schema
 
     print_json(json_schema())
+
+
+@app.command()
+def verify(
+    preset: Annotated[
+        str | None, typer.Option(metavar="PRESET", help="One preset.", autocompletion=completing(presets))
+    ] = None,
+    op: Op = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Presets against the bytes of their providers, on a CPU.
+
+    Computes every preset that claims a reference. Exit 1 if a byte differs, 5 if there was nothing to compare.
+    """
+    _configure(config)
+    try:
+        from numerics.cli.verify import chosen, exit_code, page, verified
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"verify computes with {error.name}, which is not installed") from None
+    from numerics.context import configuration
+
+    catalog = configuration().catalog
+    named = with_progress(chosen(catalog, preset), lambda each: each.name)
+    found = [verified(catalog, each, op) for each in named]
+    if as_json:
+        print_json(found)
+    else:
+        print_page(*page(found))
+    if code := exit_code(found):
+        raise typer.Exit(code)
 
 
 @app.command()

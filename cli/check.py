@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from numerics import environment
 from numerics.capability import current
 from numerics.cli import saved
-from numerics.cli.render import heading
+from numerics.cli.render import Unwrapped, heading
 from numerics.cli.show import resolved, selected
 from numerics.context import configuration
 from numerics.errors import ConfigurationError, RequirementError
@@ -112,14 +112,14 @@ def _file_problems(path: Path) -> list[str]:
 def page(found: dict[str, Any]) -> Iterator[RenderableType]:
     """What the command found, for people: problems as they stand, one a line, so that editors can jump to them."""
     for path, problems in found["files"].items():
-        yield "\n".join(problems) or f"{path}: fine"
-    yield "\n".join(found["environment"]) or "environment: fine"
+        yield Unwrapped("\n".join(problems) or f"{path}: fine")
+    yield Unwrapped("\n".join(found["environment"]) or "environment: fine")
     if found["settings"] is not None:
-        yield "\n".join(found["settings"]) or _in_force()
+        yield Unwrapped("\n".join(found["settings"]) or _in_force())
     if found["drift"] is not None:
         path = found["drift"]["saved"]
         if not found["drift"]["differences"]:
-            yield f"{path}: the settings in force are the saved ones"
+            yield Unwrapped(f"{path}: the settings in force are the saved ones")
         else:
             yield heading(f"{path}: the settings in force differ", " (saved -> now)")
             yield from saved.page(found["drift"]["differences"])

@@ -14,7 +14,7 @@ from numerics import environment
 from numerics.capability import current
 from numerics.cli import words
 from numerics.cli.check import environment_problems, settings_problems
-from numerics.cli.render import grid, heading
+from numerics.cli.render import grid, heading, indented
 from numerics.context import configuration
 from numerics.errors import ConfigurationError
 from numerics.presets.file import PACKAGED
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DISTRIBUTION: Final = "omni-numerics"
 # Packages whose chains presets reproduce, or that an extra brings: useful, never needed.
 OPTIONAL: Final = ("vllm", "vllm-omni", "diffusers", "flashinfer-python", "quack-kernels", "matplotlib")
+SET_BY: Final = {"configure": "--config"}  # nothing else calls `configure` in this process
 REQUIREMENT: Final = re.compile(r"([A-Za-z0-9_.-]+)\s*([<>=.,\d\s]*)(?:;.*)?")
 FEWEST_DATA_FILES: Final = 2  # provider bytes, and reciprocal square roots
 
@@ -98,7 +99,7 @@ def _config() -> dict[str, Any]:
     except ConfigurationError:
         return {"path": environment.config(), "set_by": environment.CONFIG}
     path = found.catalog.user_path
-    return {"path": None if path is None else str(path), "set_by": found.set_by}
+    return {"path": None if path is None else str(path), "set_by": SET_BY.get(found.set_by or "", found.set_by)}
 
 
 def _variables() -> list[str]:
@@ -158,7 +159,7 @@ def page(found: dict[str, Any]) -> Iterator[RenderableType]:
     yield ""
     yield heading("Problems", "" if found["problems"] else ": none")
     for problem in found["problems"]:
-        yield f"  {problem}"
+        yield indented(problem)
 
 
 def _package_words(found: dict[str, Any]) -> str:

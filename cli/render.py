@@ -7,9 +7,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import typer
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
+
+Item = TypeVar("Item")
 
 FINE: Final = 0
 DIFFERENT: Final = 1  # a check found a difference
@@ -27,6 +29,12 @@ READER_GONE: Final = 141  # 128 + SIGPIPE, as a shell reports it; not 1, which w
 
 NARROWEST: Final = 40  # columns below which a table is no longer one
 NUMBERS: Final = re.compile(r"\[\n\s+(-?\d+(?:,\n\s+-?\d+)*)\n\s+\]")
+
+
+class Unwrapped(str):
+    """Text whose lines stay whole, however wide: what editors and grep read."""
+
+    __slots__ = ()
 
 
 def print_json(value: Any) -> None:
@@ -52,13 +60,14 @@ def print_page(*parts: RenderableType) -> None:
         legacy_windows=False,
     )
     for part in parts:
-        console.print(part)
+        console.print(part, soft_wrap=isinstance(part, Unwrapped))
     write("\n".join(line.rstrip() for line in page.getvalue().split("\n")))
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; 80 in a pipe."""
-    return max(shutil.get_terminal_size((80, 24)).columns, NARROWEST)
+    """Columns of the terminal, or COLUMNS; 80 in a pipe, whatever terminal stands behind it."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return max(shutil.get_terminal_size((80, 24)).columns, NARROWEST) if known else 80
 
 
 def write(text: str) -> None:
@@ -71,6 +80,22 @@ def write(text: str) -> None:
         # The interpreter flushes stdout once more when it ends, and would report the closed pipe then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(READER_GONE) from None
+
+
+def with_progress(items: Sequence[Item], name: Callable[[Item], str]) -> Iterator[Item]:
+    """The items, with a bar on stderr meanwhile if stderr is a terminal; it is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=len(items))
+        for done, item in enumerate(items):
+            bar.update(task, completed=done, description=name(item))
+            yield item
 
 
 def complain(message: str) -> None:
@@ -100,14 +125,19 @@ def lines(*parts: str) -> RenderableType:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[str | RenderableType]], *, whole: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | RenderableType]],
+    *,
+    whole: Sequence[str] = (),
+    right: Sequence[str] = (),
 ) -> Table:
     """A table without lines. Columns named in `whole` are not wrapped; elsewhere a long word is folded, never cut."""
     from rich.table import Table
 
     shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for column in columns:
-        shown.add_column(column, overflow="fold", no_wrap=column in whole)
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        shown.add_column(column, overflow="fold", no_wrap=column in whole, justify=justify)
     for row in rows:
         shown.add_row(*row)
     return shown

@@ -21,11 +21,14 @@ from numerics.resolve import resolve
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LEGEND = """\
-bytes: verified = compared with the provider's own; declared = claimed, never compared; no claim = reproduces nobody;
-left open = Triton or the compiler chooses the order of additions or what to contract.
-batch-invariant: whether a row's bytes depend on how many rows there are.
-Everything about one setting: numerics show --op OP --model MODEL"""
+LEGEND = (
+    ("verified", "its bytes were compared with the provider's own"),
+    ("declared", "it claims a provider's bytes, and was never compared"),
+    ("no claim", "it is exact, and reproduces nobody"),
+    (words.LEFT_OPEN, "Triton or the compiler chooses the order of additions or what to contract"),
+    ("batch-invariant", "whether a row's bytes are the same however many rows there are"),
+    ("everything", "numerics show --op OP --model MODEL"),
+)
 SHORT_NAME = 18
 SHORT_FINGERPRINT = 23
 WIDE = 100
@@ -75,17 +78,15 @@ def page(found: list[Resolution], in_full: bool) -> Iterator[RenderableType]:
     for family in dict.fromkeys(resolution.op for resolution in found):
         yield from _lines(family, [resolution for resolution in found if resolution.op == family])
         yield ""
-    yield LEGEND
+    yield grid(LEGEND)
 
 
 def _lines(family: Family, found: list[Resolution]) -> Iterator[RenderableType]:
     yield heading(family, f", {_where(found[0])}")
     settings = [(_name(each.model), each) for each in found]
-    rows = [(name, each) for top in settings for name, each in (top, *((f"  {p}", row) for p, row in top[1].when))]
-    cells = [_line(name, each) for name, each in rows]
-    tokens = any(each.min_tokens for _, each in rows)  # a column that says 0 on every line says nothing
-    columns = ["model", "preset", "set by", "bytes", "batch-\ninvariant", *(["min_tokens"] if tokens else [])]
-    yield table(columns, [line[: len(columns)] for line in cells], whole=["model", "set by", "bytes"])
+    rows = [(name, each) for top in settings for name, each in (top, *((f"  on {p}", row) for p, row in top[1].when))]
+    columns = ["model", "preset", "set by", "bytes", "batch-\ninvariant"]
+    yield table(columns, [_line(name, each) for name, each in rows], whole=["model", "set by", "bytes"])
 
 
 def _name(model: str | None) -> str:
@@ -100,11 +101,10 @@ def _line(name: str, resolution: Resolution) -> tuple[str, ...]:
     claim = "no claim" if reference is None else "verified" if reference.verified_on else "declared"
     return (
         name,
-        resolution.label,
+        resolution.label + (f"\n  from {resolution.min_tokens} tokens" if resolution.min_tokens else ""),
         resolution.sources["preset"].source,
         claim if exact else words.LEFT_OPEN,
         _batch(resolution.numerics.rms_norm_reduction),
-        str(resolution.min_tokens),
     )
 
 
