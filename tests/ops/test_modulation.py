@@ -107,15 +107,11 @@ def test_strides_do_not_change_a_byte(build: Builder, same_bits: SameBits) -> No
     expected = indexed_gate_rms_norm_scale_shift(
         x, gate, branch, weight, shift, scale, INDICES, 1e-6, numerics=numerics
     )
+    every_second = INDICES.repeat_interleave(2)[::2]
     found = indexed_gate_rms_norm_scale_shift(
-        *(apart(t) for t in (x, gate)),
-        branch.t().contiguous().t(),
-        weight,
-        *(apart(t) for t in (shift, scale)),
-        INDICES.repeat_interleave(2)[::2],
-        1e-6,
+        apart(x), apart(gate), branch.t().contiguous().t(), weight, apart(shift), apart(scale), every_second, 1e-6,
         numerics=numerics,
-    )
+    )  # fmt: skip
     assert all(same_bits(a, b) and a.stride() == b.stride() for a, b in zip(found, expected, strict=True))
     rows = x[:1].expand(7, 40)
     assert same_bits(
@@ -175,7 +171,8 @@ def test_float64_passes_a_gradient_check(points: tuple[str, ...], build: Builder
     indices = INDICES[:4]
     inputs = [t.requires_grad_() for t in (x, gate, branch, weight, shift, scale)]
     assert torch.autograd.gradcheck(
-        lambda *t: indexed_gate_rms_norm_scale_shift(*t, indices, 1e-5, numerics=numerics), inputs
+        lambda r, g, b, w, s, c: indexed_gate_rms_norm_scale_shift(r, g, b, w, s, c, indices, 1e-5, numerics=numerics),
+        inputs,
     )
     assert torch.autograd.gradcheck(
         lambda x, s, c: indexed_scale_shift_(x.clone(), s, c, indices, numerics=numerics), (x, shift, scale)

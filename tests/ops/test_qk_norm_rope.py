@@ -34,11 +34,14 @@ def table(tokens: int, rotary: int, seed: int = 5, dtype: torch.dtype = BF16) ->
     return packed
 
 
-def joint_inputs(batch: int, text: int, image: int, heads: int = 3, kv_heads: int = 2, width: int = 32) -> list[Any]:
-    tokens = [text, text, text, image, image, image]
-    sizes = [heads, kv_heads, kv_heads] * 2
-    streams = [random(batch, t, h, width, seed=i) for i, (t, h) in enumerate(zip(tokens, sizes, strict=True))]
-    return [*streams, *(random(width, seed=10 + i) for i in range(4))]
+def joint_inputs(batch: int, text: int, image: int, kv_heads: int = 2) -> dict[str, Any]:
+    inputs: dict[str, Any] = {"eps": 1e-6}
+    for stream, tokens in (("text", text), ("image", image)):
+        for name, heads in (("q", 3), ("k", kv_heads), ("v", kv_heads)):
+            inputs[f"{stream}_{name}"] = random(batch, tokens, heads, 32, seed=len(inputs))
+        for name in "qk":
+            inputs[f"{stream}_{name}_weight"] = random(32, seed=len(inputs))
+    return inputs
 
 
 @LAYOUTS
@@ -132,17 +135,17 @@ def test_two_streams_are_normalized_apart_and_rotated_as_one(
     inputs = joint_inputs(batch, text, image)
     rope = table(text + image, 24)
     numerics = build("qk_norm", reduction=BY_ROWS)
-    found = fused_joint_qkv_norm_rope(
-        *inputs, rope, 1e-6, interleaved=interleaved, image_first=image_first, numerics=numerics
-    )
-    text_q, text_k, text_v, image_q, image_k, image_v, *weights = inputs
+    call: dict[str, Any] = {"interleaved": interleaved, "numerics": numerics}
+    found = fused_joint_qkv_norm_rope(**inputs, rope_table=rope, image_first=image_first, **call)
     text_rows, image_rows = rope.split([text, image])
     if image_first:
         image_rows, text_rows = rope.split([image, text])
-    call: dict[str, Any] = {"interleaved": interleaved, "numerics": numerics}
-    texts = fused_qk_norm_rope(text_q, text_k, *weights[:2], text_rows, 1e-6, **call)
-    images = fused_qk_norm_rope(image_q, image_k, *weights[2:], image_rows, 1e-6, **call)
-    pairs = zip((*texts, text_v), (*images, image_v), strict=True)
+
+    def alone(stream: str, rows: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, q_weight, k_weight = (inputs[f"{stream}_{x}"] for x in ("q", "k", "v", "q_weight", "k_weight"))
+        return (*fused_qk_norm_rope(q, k, q_weight, k_weight, rows, 1e-6, **call), v)
+
+    pairs = zip(alone("text", text_rows), alone("image", image_rows), strict=True)
     for out, (of_text, of_image) in zip(found, pairs, strict=True):
         assert same_bits(out, torch.cat((of_image, of_text) if image_first else (of_text, of_image), 1))
 
@@ -153,18 +156,19 @@ def test_every_form_of_the_joint_table_is_the_same(form: str, build: Builder, sa
     shared = table(7, 32)
     forms = {"shared": shared, "flat": shared.repeat(2, 1), "batched": shared.repeat(2, 1).view(2, 7, 32)}
     call: dict[str, Any] = {"interleaved": True, "numerics": build("qk_norm")}
-    expected = fused_joint_qkv_norm_rope(*inputs, shared, 1e-6, **call)
-    found = fused_joint_qkv_norm_rope(*inputs, forms[form], 1e-6, **call)
+    expected = fused_joint_qkv_norm_rope(**inputs, rope_table=shared, **call)
+    found = fused_joint_qkv_norm_rope(**inputs, rope_table=forms[form], **call)
     assert all(same_bits(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_v_is_copied_bit_for_bit(build: Builder, same_bits: SameBits) -> None:
-    inputs = joint_inputs(1, 2, 2, kv_heads=16, width=32)
+    inputs = joint_inputs(1, 2, 2, kv_heads=16)
     patterns = torch.arange(2**16, dtype=torch.int32).to(torch.int16)[: 2 * 16 * 32].view(1, 2, 16, 32)
-    inputs[2], inputs[5] = patterns.view(BF16), (patterns + 0x7F80).view(BF16)  # quiet and signalling NaNs among them
-    _, _, v = fused_joint_qkv_norm_rope(*inputs, table(4, 32), 1e-6, interleaved=True, numerics=build())
-    assert same_bits(v[:, :2], inputs[2])
-    assert same_bits(v[:, 2:], inputs[5])
+    text_v, image_v = patterns.view(BF16), (patterns + 0x7F80).view(BF16)  # quiet and signalling NaNs among them
+    inputs |= {"text_v": text_v, "image_v": image_v}
+    _, _, v = fused_joint_qkv_norm_rope(**inputs, rope_table=table(4, 32), interleaved=True, numerics=build())
+    assert same_bits(v[:, :2], text_v)
+    assert same_bits(v[:, 2:], image_v)
 
 
 def test_no_tokens_give_no_tokens(build: Builder) -> None:
@@ -174,7 +178,8 @@ def test_no_tokens_give_no_tokens(build: Builder) -> None:
     ] * 2
     q = random(0, 5, 3, 32)
     assert fused_qk_norm_rope(q, q, None, None, table(5, 32), 1e-6, numerics=build())[0].shape == q.shape
-    out = fused_joint_qkv_norm_rope(*joint_inputs(2, 0, 0), table(0, 32), 1e-6, interleaved=True, numerics=build())
+    inputs = joint_inputs(2, 0, 0)
+    out = fused_joint_qkv_norm_rope(**inputs, rope_table=table(0, 32), interleaved=True, numerics=build())
     assert [x.shape for x in out] == [(2, 0, 3, 32), (2, 0, 2, 32), (2, 0, 2, 32)]
 
 
@@ -202,7 +207,8 @@ def test_float64_passes_a_gradient_check(interleaved: bool, rotation: str, build
 
 
 def test_joint_gradients_reach_every_stream_and_weight(build: Builder) -> None:
-    inputs = [x.requires_grad_() for x in joint_inputs(1, 2, 3)]
-    out = fused_joint_qkv_norm_rope(*inputs, table(5, 32), 1e-6, interleaved=True, numerics=build("qk_norm"))
+    inputs = joint_inputs(1, 2, 3)
+    tensors = [x.requires_grad_() for x in inputs.values() if isinstance(x, Tensor)]
+    out = fused_joint_qkv_norm_rope(**inputs, rope_table=table(5, 32), interleaved=True, numerics=build("qk_norm"))
     torch.cat([x.flatten() for x in out]).float().square().sum().backward()
-    assert all(x.grad is not None and x.grad.any() for x in inputs)
+    assert all(x.grad is not None and x.grad.any() for x in tensors)

@@ -11,20 +11,21 @@ from torch import Tensor
 
 from numerics.errors import RequirementError
 from numerics.ops.reduction import order_of, row_mean, row_sum
-from numerics.presets.order import Order, tree
+from numerics.presets.order import Inner, Order, tree
 from numerics.presets.schema import Numerics, Reduction
 
 Builder = Callable[..., Numerics]
 Nearest = Callable[[Fraction], float]
 SameBits = Callable[[Tensor, Tensor], bool]
 
+INNER: list[Inner] = ["fold", "pairs"]
 FIXTURE = HealthCheck.function_scoped_fixture
 
 
 @st.composite
 def orders(draw: st.DrawFn) -> Order:
     """Any order, with threads, vectors and warps that are no powers of two and passes that are not full."""
-    inner = draw(st.sampled_from(["fold", "pairs"]))
+    inner: Inner = draw(st.sampled_from(INNER))
     vector = draw(st.integers(1, 9)) * (2 if inner == "pairs" else 1)
     return Order(
         width=vector * draw(st.integers(1, 90)),
