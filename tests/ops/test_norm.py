@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -70,6 +71,16 @@ def test_strides_and_leading_dimensions_do_not_change_a_byte(build: Builder, sam
     assert same_bits(
         rms_norm(expanded, weight, 1e-6, numerics=numerics), expected[:1, :1].expand(6, 5, 96).contiguous()
     )
+
+
+def test_rows_beyond_the_reach_of_32_bits_are_read_in_place(
+    tmp_path: Path, build: Builder, same_bits: SameBits
+) -> None:
+    # A file without content takes no room: two of its pages are written.
+    memory = torch.from_file(str(tmp_path / "sparse"), shared=True, size=2**31 + 96, dtype=torch.bfloat16)
+    x = random(2, 96).bfloat16()
+    far = memory.as_strided((2, 96), (2**31, 1)).copy_(x)
+    assert same_bits(rms_norm(far, None, 1e-6, numerics=build()), rms_norm(x, None, 1e-6, numerics=build()))
 
 
 def test_the_rows_of_all_leading_dimensions_choose_the_order(build: Builder, same_bits: SameBits) -> None:

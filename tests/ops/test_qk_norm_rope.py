@@ -92,6 +92,15 @@ def test_every_form_of_the_same_input_gives_the_same_bytes(
             assert same_bits(found.view(wanted.shape), wanted)
 
 
+@pytest.mark.parametrize("flat", [True, False])
+def test_each_sample_of_a_batch_is_rotated_by_its_own_rows(flat: bool, build: Builder, same_bits: SameBits) -> None:
+    q, rope = random(2, 5, 3, 32), torch.stack([table(5, 32, seed=seed) for seed in (1, 2)])
+    call: dict[str, Any] = {"interleaved": True, "numerics": build("qk_norm")}
+    together = fused_qk_norm_rope(q, q, None, None, rope.flatten(0, 1) if flat else rope, 1e-6, **call)[0]
+    apart = [fused_qk_norm_rope(q[i], q[i], None, None, rope[i], 1e-6, **call)[0] for i in range(2)]
+    assert same_bits(together, torch.stack(apart))
+
+
 @LAYOUTS
 def test_elements_beyond_the_rotation_are_the_normalized_ones(
     interleaved: bool, build: Builder, same_bits: SameBits
