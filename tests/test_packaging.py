@@ -151,11 +151,13 @@ def test_toml_on_the_readme_is_a_valid_presets_file(tmp_path: Path) -> None:
     assert {"my_engine", "my_engine_two_roundings"} <= load(path).presets.keys()
 
 
-def test_python_on_the_readme_prints_what_its_comments_say(tmp_path: Path) -> None:
-    (block,) = _blocks("README.md", "python")
+@pytest.mark.parametrize("number", [0, 1])
+def test_python_on_the_readme_prints_what_its_comments_say(number: int, tmp_path: Path) -> None:
+    block = _blocks("README.md", "python")[number]
     expected = re.findall(r"^ *print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
     run = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
+    assert expected
     assert run.stdout.splitlines() == expected
 
 
