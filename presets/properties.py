@@ -38,10 +38,13 @@ def row_changes(reduction: Reduction, width: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def widths(reduction: Reduction) -> tuple[int, ...]:
-    """The widths at which properties are looked at: the notable ones where it holds, else the ends of its own span."""
+    """The widths at which properties are looked at: the notable ones where it holds, else the first of its own."""
     notable = tuple(width for width in NOTABLE_WIDTHS if holds(reduction, width))
-    span = (reduction.width,) if isinstance(reduction.width, int) else reduction.width or ()
-    return notable or tuple(width for width in span if holds(reduction, width))
+    if notable or reduction.width is None:
+        return notable
+    first, last = (reduction.width, reduction.width) if isinstance(reduction.width, int) else reduction.width
+    own = range(first, min(last, 2 * first) + 1)  # a power of two is among them
+    return tuple(width for width in own if holds(reduction, width))[:1]
 
 
 @lru_cache(maxsize=1024)

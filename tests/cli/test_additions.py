@@ -122,6 +122,11 @@ def test_a_missing_lane_leaves_its_partner_waiting() -> None:
     assert drawing(total) == ["t0 ─┐", "t1 ─┴─┐", "t2 ───┴"]
 
 
+def test_a_taller_right_side_joins_beyond_itself() -> None:
+    total = Sum("t0") + (Sum("t1") + Sum("t2"))
+    assert drawing(total) == ["t0 ───┐", "t1 ─┐ │", "t2 ─┴─┴"]
+
+
 def test_long_sums_and_many_of_them_show_their_ends() -> None:
     long = Sum("s0")
     for i in range(1, 40):

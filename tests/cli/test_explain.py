@@ -129,6 +129,17 @@ def test_rows_of_a_declaration_bound_its_regime(numerics: Command) -> None:
     assert found["rows"] == "16 to 2147483647 rows"
 
 
+def test_pieces_are_those_that_hold_for_any_number_of_rows(numerics: Command, write: Write) -> None:
+    path = write(
+        '[reductions.mine]\nsummary = "one thread a vector below 8 rows"\nvector = 4\nthreads = "row/vector"\n'
+        'max_threads = [[1, 1024], [8, 4]]\nlanes = "adjacent"\nmean = "divide"\n'
+    )
+    found = numerics("explain", "mine", "--width", "64", "--rows", "1", "--config", path)
+    assert "a row of 64 may be cut into 2, 4, 8, 16 equal pieces" in words(found.out)
+    (mine,) = numerics("explain", "mine", "--width", "64", "--config", path, "--json").json["reductions"]
+    assert mine["properties"]["pieces"]["64"] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -148,8 +159,9 @@ def test_what_cannot_be_explained_exits_2(numerics: Command, arguments: tuple[st
 
 def test_a_declaration_that_holds_at_no_usual_width_asks_for_one(numerics: Command, write: Write) -> None:
     path = write(
-        '[reductions.mine]\nsummary = "a"\nwidth = [5, 7]\nvector = 3\nthreads = 2\nlanes = "halves"\nmean = "divide"\n'
+        '[reductions.mine]\nsummary = "a"\nwidth = [7, 8]\nvector = 3\nthreads = 2\nlanes = "halves"\nmean = "divide"\n'
     )
     found = numerics("explain", "mine", "--config", path)
-    assert (found.code, "declared for rows of 5 to 7 elements; give one with --width" in found.err) == (2, True)
-    assert numerics("explain", "mine", "--config", path, "--width", "6").code == 0
+    assert (found.code, "declared for rows of 7 to 8 elements; give one with --width" in found.err) == (2, True)
+    found = numerics("explain", "mine", "--config", path, "--width", "8")
+    assert (found.code, "at width 8: it adds whole vectors of 3 elements" in found.err) == (2, True)

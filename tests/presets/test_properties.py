@@ -119,8 +119,8 @@ def test_widths_are_the_notable_ones_where_the_declarationholds() -> None:
     assert properties.widths(REDUCTIONS["sglang_qk_norm"]) == (64, 128, 256)
 
 
-@pytest.mark.parametrize(("span", "widths"), [(40, (40,)), ([8, 24], (8, 24)), ([7, 24], (24,)), ([5, 7], ())])
-def test_a_declaration_without_a_notable_width_is_looked_at_where_it_begins_and_ends(
+@pytest.mark.parametrize(("span", "widths"), [(40, (40,)), ([8, 24], (8,)), ([7, 24], (8,)), ([5, 7], ())])
+def test_a_declaration_without_a_notable_width_is_looked_at_where_it_begins(
     span: int | list[int], widths: tuple[int, ...]
 ) -> None:
     assert properties.widths(reduction(width=span)) == widths
