@@ -65,8 +65,8 @@ unit: .venv/dev
 # .venv by path: a line in a .pth file adds the folder but runs none of the .pth files in it, so the editable install
 # stays out of reach; tests/conftest.py refuses to run if the clone is imported after all.
 wheel: .venv/dev
-	rm -rf dist .venv-wheel
-	$(BIN)/python -m build --no-isolation . > /dev/null
+	rm -rf dist build *.egg-info .venv-wheel  # setuptools ships what an old egg-info lists
+	log=$$($(BIN)/python -m build --no-isolation . 2>&1) || { echo "$$log"; exit 1; }
 	$(BIN)/python -m venv --without-pip .venv-wheel
 	$(BIN)/python -m pip --python .venv-wheel/bin/python install --quiet --no-deps --no-index dist/*.whl
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
