@@ -53,9 +53,12 @@ def main() -> None:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        write(f"numerics {version('omni-numerics')}\n")
+        try:
+            write(f"numerics {version('omni-numerics')}\n")
+        except PackageNotFoundError:
+            write("numerics, from a clone that is not installed\n")
         raise typer.Exit
 
 

@@ -66,8 +66,9 @@ def verified(catalog: Catalog, preset: ResolvedPreset, op: str | None) -> Found:
                 differences.append(_first(case, output, results))
     found["status"] = DIFFERS if differences else VERIFIED
     found["differences"] = differences
+    orders = {name: reduction.bits for name, reduction in catalog.reductions.items()}
     if not differences:  # a byte that differs anyway shows nothing
-        found["sees"], found["cannot_see"] = _seen(catalog.reductions, numerics, cases)
+        found["sees"], found["cannot_see"] = _seen(orders, numerics, cases)
     return found
 
 

@@ -6,7 +6,8 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import pytest
 from typer.main import get_command
 
 import numerics.cli.listing
+from numerics.cli import options
 from numerics.cli.app import app
 from tests.cli.conftest import ENTRY, Command, spawn
 
@@ -73,9 +75,20 @@ def test_a_misspelt_command_exits_2_and_names_the_nearest(numerics: Command) -> 
     assert found.out == ""
 
 
-def test_version_is_printed(numerics: Command) -> None:
+@pytest.mark.parametrize(
+    ("installed", "shown"), [("1.2.3", "numerics 1.2.3\n"), (None, "numerics, from a clone that is not installed\n")]
+)
+def test_version_is_printed(
+    numerics: Command, monkeypatch: pytest.MonkeyPatch, installed: str | None, shown: str
+) -> None:
+    def version(name: str) -> str:
+        if installed is None:
+            raise metadata.PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(metadata, "version", version)
     found = numerics("--version")
-    assert (found.code, found.out.startswith("numerics ")) == (0, True)
+    assert (found.code, found.out) == (0, shown)
 
 
 def test_shell_completion_is_offered(numerics: Command) -> None:
@@ -83,24 +96,30 @@ def test_shell_completion_is_offered(numerics: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "position", "offered"),
+    ("names", "begun", "offered"),
     [
-        ("numerics explain vllm_cuda_a", 2, ["vllm_cuda_add", "vllm_cuda_add_unaligned"]),
-        ("numerics show --model diffusers:flux2", 3, ["diffusers:flux2", "diffusers:flux2_klein"]),
-        ("numerics show --op fused_q", 3, ["fused_qk_norm_rope"]),
-        ("numerics show --preset vllm_n", 3, ["vllm_native"]),
-        ("numerics list rou", 2, ["rounding_points"]),
+        (options.orders, "vllm_cuda_a", ["vllm_cuda_add", "vllm_cuda_add_unaligned"]),
+        (options.orders, "trit", ["triton"]),
+        (options.models, "diffusers:flux2", ["diffusers:flux2", "diffusers:flux2_klein"]),
+        (options.ops, "fused_q", ["fused_qk_norm_rope"]),
+        (options.presets, "vllm_n", ["vllm_native"]),
+        (options.kinds, "rou", ["rounding_points"]),
     ],
 )
-def test_names_are_completed(words: str, position: int, offered: list[str]) -> None:
-    found = spawn(_NUMERICS_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(position))
-    assert found.out.split() == offered
+def test_names_are_completed(names: Callable[[], Iterable[str]], begun: str, offered: list[str]) -> None:
+    assert set(options.completing(names)(begun)) >= set(offered)
+    assert all(name.startswith(begun) for name in options.completing(names)(begun))
 
 
-def test_completion_is_silent_where_the_configuration_is_broken() -> None:
-    words = {"COMP_WORDS": "numerics explain v", "COMP_CWORD": "2", "NUMERICS_CONFIG": "/no/such.toml"}
+def test_a_shell_is_offered_the_names() -> None:
+    words = {"COMP_WORDS": "numerics show --model diffusers:flux2", "COMP_CWORD": "3"}
     found = spawn(_NUMERICS_COMPLETE="complete_bash", **words)
-    assert (found.code, found.out.strip(), found.err) == (0, "", "")
+    assert found.out.split() == ["diffusers:flux2", "diffusers:flux2_klein"]
+
+
+def test_completion_is_silent_in_a_broken_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMERICS_CONFIG", "/no/such.toml")
+    assert options.completing(options.presets)("v") == []
 
 
 # --- What goes wrong --------------------------------------------------------------------------------------------------
@@ -154,9 +173,7 @@ def test_the_traceback_of_an_internal_error_is_shown_on_demand(
 # --- Streams ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments", [("list",), ("list", "--json"), ("explain", "vllm_cuda", "--width", "6144", "--json")]
-)
+@pytest.mark.parametrize("arguments", [("list",), ("explain", "vllm_cuda", "--width", "6144", "--json")])
 def test_a_reader_that_leaves_early_ends_the_command_in_silence(arguments: tuple[str, ...]) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", ENTRY, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -176,6 +193,14 @@ def test_a_piped_page_is_plain_and_at_most_80_columns_wide(numerics: Command, ar
     if "--json" not in arguments and arguments != ("schema",):
         assert max(map(len, found.out.splitlines())) <= 80
         assert not any(line.endswith(" ") for line in found.out.splitlines())
+
+
+def test_a_closed_pipe_has_the_exit_code_of_a_signal(numerics: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: str) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(sys.stdout, "write", closed)
+    assert numerics("list").code == 141
 
 
 def on_terminal(*arguments: str, **environment: str) -> str:

@@ -148,6 +148,7 @@ def test_a_given_capability_beats_the_driver(
     driver("cuda:9.0")
     (setting,) = numerics(*ONE, "--json", "--config", write(WHEN), "--capability", "cuda:10.0").json
     assert (setting["capability"], setting["preset"], setting["min_tokens"]) == ("cuda:10.0", "vllm_cuda_128", 64)
+    assert "model flux2, on cuda:10.0\n" in numerics(*ONE, "--capability", "cuda:10.0").out
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------

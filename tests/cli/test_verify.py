@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from numerics.cli.render import with_progress
 from numerics.golden.arrays import load as arrays
 from numerics.golden.captured import CASES
 from numerics.golden.replay import run
@@ -161,6 +162,14 @@ def test_an_unknown_name_exits_2(numerics: Command, arguments: tuple[str, ...], 
     assert message in found.err
 
 
+def test_what_cannot_be_imported_is_named(numerics: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "numerics.cli.verify", raising=False)
+    monkeypatch.setitem(sys.modules, "numerics.golden.replay", None)
+    found = numerics("verify")
+    assert found.code == 2
+    assert found.err == "Error: verify computes with numerics.golden.replay, which is not installed\n"
+
+
 def test_without_torch_the_message_names_it() -> None:
     blocked = f"import sys; sys.modules['torch'] = None; {ENTRY}"
     done = subprocess.run([sys.executable, "-c", blocked, "verify"], capture_output=True, text=True, check=False)
@@ -169,6 +178,17 @@ def test_without_torch_the_message_names_it() -> None:
 
 
 # --- Progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bar_counts_the_presets_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert list(with_progress(["a", "b"], str.upper)) == ["a", "b"]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "/2" in err
 
 
 def test_progress_is_drawn_on_a_terminals_stderr_alone() -> None:
