@@ -136,7 +136,7 @@ def _min_tokens(name: str, value: str) -> Layer:
 
 
 def _edits(a: str, b: str) -> int:
-    """Insertions, deletions and replacements between two texts; more than MAX_EDITS where the lengths say so."""
+    """Insertions, deletions and replacements between two texts, counted to MAX_EDITS + 1."""
     if abs(len(a) - len(b)) > MAX_EDITS:
         return MAX_EDITS + 1
     row = list(range(len(b) + 1))
@@ -144,4 +144,6 @@ def _edits(a: str, b: str) -> int:
         above, row = row, [i]
         for j, right in enumerate(b, 1):
             row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (left != right)))
-    return row[-1]
+        if min(row) > MAX_EDITS:  # it never falls again
+            break
+    return min(row[-1], MAX_EDITS + 1)
