@@ -3,10 +3,15 @@
 import torch
 from torch import Tensor
 
-from numerics.ops.dispatch import AnyNumerics, dispatch, settings_for
+from numerics.ops.dispatch import AnyNumerics, dispatch, in_force, settings_for
 from numerics.ops.inputs import check_activation, check_alike, check_eps, check_weight
+from numerics.ops.launch import Launch
 from numerics.ops.norm import rows_of
+from numerics.ops.qk_geometry import strides_of_table, tile_of, why_not
+from numerics.ops.qk_kernels import _joint_qkv_norm_rope_kernel
 from numerics.ops.qk_norm_rope import check_head_dim, normalize_heads
+from numerics.ops.reduction import order_of
+from numerics.ops.registry import Op
 from numerics.ops.rope_table import check_table, table_rows
 from numerics.ops.stages import rotate, store
 from numerics.presets.schema import Numerics
@@ -27,9 +32,9 @@ def fused_joint_qkv_norm_rope_reference(
     image_k_weight: Tensor | None,
     rope_table: Tensor,  # [tokens, r], [batch * tokens, r] or [batch, tokens, r], in the order of the joined sequence
     eps: float,
-    *,
     interleaved: bool,
     image_first: bool = False,
+    *,
     numerics: Numerics,
 ) -> tuple[Tensor, Tensor, Tensor]:  # [batch, tokens, heads, D] each
     """The specification of `fused_joint_qkv_norm_rope`. Each stream is normalized as a tensor of its own."""
@@ -94,6 +99,13 @@ def fused_joint_qkv_norm_rope(
     Raises:
         InputError, RequirementError, ConfigurationError: as `fused_qk_norm_rope`.
     """
+    numerics = in_force(OP.name, numerics, text_q)
+    streams = (text_q, text_k, text_v, image_q, image_k, image_v)
+    norms = (text_q_weight, text_k_weight, image_q_weight, image_k_weight)
+    args = (*streams, *norms, rope_table, eps, interleaved, image_first)
+    key, launch = OP.recall(args, numerics)
+    if launch is not None:
+        return OP.fused(launch, args)  # type: ignore[no-any-return]
     check_activation("text_q", text_q, FORM, (4,))
     check_activation("image_q", image_q, FORM, (4,))
     check_activation("text_k", text_k, FORM, (4,))
@@ -114,30 +126,103 @@ def fused_joint_qkv_norm_rope(
     settings = settings_for(
         "fused_joint_qkv_norm_rope",
         numerics,
-        device=text_q.device,
-        dtype=text_q.dtype,
+        like=text_q,
         table_dtype=rope_table.dtype,
         width=width,
         rows=[rows_of(x) for x in (text_q, text_k, image_q, image_k)],
     )
-    out: tuple[Tensor, Tensor, Tensor] = dispatch(
-        "fused_joint_qkv_norm_rope",
-        fused_joint_qkv_norm_rope_reference,
-        settings,
-        text_q,
-        text_k,
-        text_v,
-        image_q,
-        image_k,
-        image_v,
-        text_q_weight,
-        text_k_weight,
-        image_q_weight,
-        image_k_weight,
-        rope_table,
-        eps,
-        interleaved=interleaved,
-        image_first=image_first,
-        tokens=batch * (text_tokens + image_tokens),
-    )
+    out: tuple[Tensor, Tensor, Tensor] = dispatch(OP, settings, *args, key=key)
     return out
+
+
+# --- Custom op --------------------------------------------------------------------------------------------------------
+
+
+def _prepare(
+    text_q: Tensor,
+    text_k: Tensor,
+    text_v: Tensor,
+    image_q: Tensor,
+    image_k: Tensor,
+    image_v: Tensor,
+    text_q_weight: Tensor | None,
+    text_k_weight: Tensor | None,
+    image_q_weight: Tensor | None,
+    image_k_weight: Tensor | None,
+    rope_table: Tensor,
+    eps: float,
+    interleaved: bool,
+    image_first: bool,
+    *,
+    numerics: Numerics,
+) -> Launch | str:
+    batch, text_tokens, q_heads, width = text_q.shape
+    image_tokens, kv_heads = image_q.shape[1], text_k.shape[2]
+    tokens = text_tokens + image_tokens
+    for stream, (q, k, v) in {"text": (text_q, text_k, text_v), "image": (image_q, image_k, image_v)}.items():
+        if reason := why_not(q, k, None, numerics) or why_not(q, v, None, numerics):
+            return f"{stream}: {reason}"
+    if rope_table.stride(-1) != 1:
+        return f"rope_table has stride {rope_table.stride(-1)} within a row"
+    rows, num_warps = tile_of(width, text_q.element_size())
+
+    def tiles(heads: int) -> int:
+        return -(-text_tokens * heads // rows) - (-image_tokens * heads // rows)
+
+    streams = (text_q, text_k, text_v, image_q, image_k, image_v)
+    return Launch(
+        kernel=_joint_qkv_norm_rope_kernel,
+        inputs=tuple(range(11)),
+        outputs=tuple((batch, tokens, heads, width) for heads in (q_heads, kv_heads, kv_heads)),
+        returns=(0, 1, 2),
+        programs=batch * (tiles(q_heads) + 2 * tiles(kv_heads)),
+        scalars=(
+            text_tokens,
+            image_tokens,
+            image_tokens if image_first else 0,
+            0 if image_first else text_tokens,
+            *(stride for x in streams for stride in x.stride()[:3]),
+            *strides_of_table(rope_table, tokens),
+            eps,
+        ),
+        constants={
+            "Q_HEADS": q_heads,
+            "K_HEADS": kv_heads,
+            "HEAD_DIM": width,
+            "ROTARY_DIM": rope_table.shape[-1],
+            "ROWS": rows,
+            **{
+                f"{name}_RMS_NORM_REDUCTION": order_of(numerics, width, rows_of(x))
+                for name, x in (("TEXT_Q", text_q), ("TEXT_K", text_k), ("IMAGE_Q", image_q), ("IMAGE_K", image_k))
+            },
+            "ROUNDING_POINTS": numerics.rounding_points,
+            "ROPE_ROTATION": numerics.rope_rotation,
+            "INTERLEAVED": interleaved,
+            "HAS_TEXT_Q_WEIGHT": text_q_weight is not None,
+            "HAS_TEXT_K_WEIGHT": text_k_weight is not None,
+            "HAS_IMAGE_Q_WEIGHT": image_q_weight is not None,
+            "HAS_IMAGE_K_WEIGHT": image_k_weight is not None,
+        },
+        num_warps=num_warps,
+        enable_fp_fusion=numerics.enable_fp_fusion,
+    )
+
+
+def _fake(text_q: Tensor, text_k: Tensor, _text_v: Tensor, image_q: Tensor, *_: object) -> tuple[Tensor, ...]:
+    batch, text_tokens, q_heads, width = text_q.shape
+    tokens = text_tokens + image_q.shape[1]
+    heads = (q_heads, text_k.shape[2], text_k.shape[2])
+    return tuple(text_q.new_empty((batch, tokens, n, width)) for n in heads)
+
+
+OP = Op(
+    "fused_joint_qkv_norm_rope",
+    "Tensor text_q, Tensor text_k, Tensor text_v, Tensor image_q, Tensor image_k, Tensor image_v, "
+    "Tensor? text_q_weight, Tensor? text_k_weight, Tensor? image_q_weight, Tensor? image_k_weight, "
+    "Tensor rope_table, float eps, bool interleaved, bool image_first",
+    "(Tensor, Tensor, Tensor)",
+    reference=fused_joint_qkv_norm_rope_reference,
+    prepare=_prepare,
+    tokens=lambda text_q, _k, _v, image_q, *_: text_q.shape[0] * (text_q.shape[1] + image_q.shape[1]),
+    fake=_fake,
+)

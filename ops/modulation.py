@@ -1,13 +1,17 @@
 """Adaptive layer norm's tables, which rows index, applied to activations: scale and shift, and gated residual."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from numerics.errors import InputError, RequirementError
 from numerics.ops import stages
 from numerics.ops.arithmetic import upcast
-from numerics.ops.dispatch import AnyNumerics, Settings, dispatch, settings_for
+from numerics.ops.dispatch import AnyNumerics, Settings, dispatch, in_force, settings_for
 from numerics.ops.inputs import check_activation, check_alike, check_indices, check_modulation, word
+from numerics.ops.registry import Op
+from numerics.ops.row_launch import RowPlan
 from numerics.ops.stages import modulate, store
 from numerics.presets.schema import Numerics
 from numerics.presets.vocabulary import RoundingPoint
@@ -64,15 +68,23 @@ def indexed_scale_shift_(
         RequirementError: a condition of the preset does not hold for these tensors.
         ConfigurationError: no such preset, or settings of another family.
     """
-    op, tables = "indexed_scale_shift_", {"shift": shift, "scale": scale}
+    numerics = in_force(SCALE_SHIFT.name, numerics, x)
+    args = (x, shift, scale, indices)
+    key, launch = SCALE_SHIFT.recall(args, numerics)
+    if launch is not None:
+        SCALE_SHIFT.fused(launch, args)
+        return x
+    op, tables = SCALE_SHIFT.name, {"shift": shift, "scale": scale}
     check_rows("x", x, indices, tables)
     if any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True)):
         raise InputError(f"x: got strides {list(x.stride())}; an expanded tensor cannot be written to: pass x.clone()")
     settings = modulation_settings(op, numerics, x, tables, normed=False)
-    # The gradient of scale reads x, of which autograd then needs a copy.
-    source = x.clone() if torch.is_grad_enabled() and scale.requires_grad else x
-    out: Tensor = dispatch(op, indexed_scale_shift_reference, settings, source, shift, scale, indices, tokens=len(x))
-    return x.copy_(out)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (x, shift, scale)):
+        # The gradient of scale reads x, of which autograd then needs a copy.
+        source = x.clone() if scale.requires_grad else x
+        return x.copy_(dispatch(SCALE_SHIFT, settings, source, shift, scale, indices))
+    dispatch(SCALE_SHIFT, settings, *args, key=key)
+    return x
 
 
 def indexed_gate(x: Tensor, gate: Tensor, other: Tensor, indices: Tensor, *, numerics: AnyNumerics = None) -> Tensor:
@@ -91,11 +103,16 @@ def indexed_gate(x: Tensor, gate: Tensor, other: Tensor, indices: Tensor, *, num
     Raises:
         InputError, RequirementError, ConfigurationError: as `indexed_scale_shift_`.
     """
-    op, tables = "indexed_gate", {"gate": gate}
+    numerics = in_force(GATE.name, numerics, x)
+    args = (x, gate, other, indices)
+    key, launch = GATE.recall(args, numerics)
+    if launch is not None:
+        return GATE.fused(launch, args)  # type: ignore[no-any-return]
+    op, tables = GATE.name, {"gate": gate}
     check_rows("x", x, indices, tables)
     check_alike("other", other, "x", x, x.shape)
     settings = modulation_settings(op, numerics, x, tables, normed=False)
-    out: Tensor = dispatch(op, indexed_gate_reference, settings, x, gate, other, indices, tokens=len(x))
+    out: Tensor = dispatch(GATE, settings, *args, key=key)
     return out
 
 
@@ -112,7 +129,7 @@ def modulation_settings(
 ) -> Settings:
     """The numerics of a call. Raises RequirementError also where they round what float32 tables promote."""
     width, rows = (x.shape[1], [len(x)]) if normed else (None, ())
-    settings = settings_for(op, numerics, device=x.device, dtype=x.dtype, width=width, rows=rows)
+    settings = settings_for(op, numerics, like=x, width=width, rows=rows)
     for name, points in ROUNDED.items():
         rounded = [point for point in points if point in settings.numerics.rounding_points]
         if rounded and name in tables and tables[name].dtype != x.dtype:
@@ -121,3 +138,32 @@ def modulation_settings(
                 f"numerics round {' and '.join(rounded)}, which PyTorch does not where {name} is float32"
             )
     return settings
+
+
+# --- Custom ops -------------------------------------------------------------------------------------------------------
+
+
+def _scale_shift_reference(x: Tensor, *args: Any, numerics: Numerics) -> Tensor:
+    """Of the custom op, which writes into x and returns nothing; where a gradient is wanted the caller writes."""
+    out = indexed_scale_shift_reference(x, *args, numerics=numerics)
+    return out if torch.is_grad_enabled() and out.requires_grad else x.copy_(out)
+
+
+SCALE_SHIFT = Op(
+    "indexed_scale_shift_",
+    "Tensor(a!) x, Tensor shift, Tensor scale, Tensor indices",
+    "()",
+    reference=_scale_shift_reference,
+    prepare=RowPlan(x=0, shift=1, scale=2, indices=3),
+    tokens=lambda x, *_: len(x),
+    fake=lambda *_: None,
+)
+GATE = Op(
+    "indexed_gate",
+    "Tensor x, Tensor gate, Tensor other, Tensor indices",
+    "Tensor",
+    reference=indexed_gate_reference,
+    prepare=RowPlan(x=0, gate=1, branch=2, indices=3),
+    tokens=lambda x, *_: len(x),
+    fake=lambda x, *_: x.new_empty(x.shape),
+)

@@ -5,8 +5,10 @@ from math import prod
 from torch import Tensor
 
 from numerics.ops.arithmetic import round_at, upcast
-from numerics.ops.dispatch import AnyNumerics, dispatch, settings_for
+from numerics.ops.dispatch import AnyNumerics, dispatch, in_force, settings_for
 from numerics.ops.inputs import check_activation, check_alike, check_eps, check_weight
+from numerics.ops.registry import Op
+from numerics.ops.row_launch import RowPlan
 from numerics.ops.stages import normalize, store
 from numerics.presets.schema import Numerics
 
@@ -61,11 +63,15 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, *, numerics: AnyNumer
         RequirementError: a condition of the preset does not hold for these tensors.
         ConfigurationError: no such preset, or settings of another family.
     """
+    numerics = in_force(NORM.name, numerics, x)
+    key, launch = NORM.recall((x, weight, eps), numerics)
+    if launch is not None:
+        return NORM.fused(launch, (x, weight, eps))  # type: ignore[no-any-return]
     check_activation("x", x, "[..., N]", ANY_RANK)
     check_weight("weight", weight, "x", x, x.shape[-1])
     check_eps(eps)
-    settings = settings_for("rms_norm", numerics, device=x.device, dtype=x.dtype, width=x.shape[-1], rows=[rows_of(x)])
-    out: Tensor = dispatch("rms_norm", rms_norm_reference, settings, x, weight, eps, tokens=rows_of(x))
+    settings = settings_for("rms_norm", numerics, like=x, width=x.shape[-1], rows=[rows_of(x)])
+    out: Tensor = dispatch(NORM, settings, x, weight, eps, key=key)
     return out
 
 
@@ -88,14 +94,38 @@ def fused_add_rms_norm(
     Raises:
         InputError, RequirementError, ConfigurationError: as `rms_norm`.
     """
+    numerics = in_force(ADD_NORM.name, numerics, x)
+    args = (x, residual, weight, eps)
+    key, launch = ADD_NORM.recall(args, numerics)
+    if launch is not None:
+        return ADD_NORM.fused(launch, args)  # type: ignore[no-any-return]
     check_activation("x", x, "[..., N]", ANY_RANK)
     check_alike("residual", residual, "x", x, x.shape)
     check_weight("weight", weight, "x", x, x.shape[-1])
     check_eps(eps)
-    settings = settings_for(
-        "fused_add_rms_norm", numerics, device=x.device, dtype=x.dtype, width=x.shape[-1], rows=[rows_of(x)]
-    )
-    out: tuple[Tensor, Tensor] = dispatch(
-        "fused_add_rms_norm", fused_add_rms_norm_reference, settings, x, residual, weight, eps, tokens=rows_of(x)
-    )
+    settings = settings_for("fused_add_rms_norm", numerics, like=x, width=x.shape[-1], rows=[rows_of(x)])
+    out: tuple[Tensor, Tensor] = dispatch(ADD_NORM, settings, *args, key=key)
     return out
+
+
+# --- Custom ops -------------------------------------------------------------------------------------------------------
+
+
+NORM = Op(
+    "rms_norm",
+    "Tensor x, Tensor? weight, float eps",
+    "Tensor",
+    reference=rms_norm_reference,
+    prepare=RowPlan(x=0, weight=1, eps=2),
+    tokens=lambda x, *_: rows_of(x),
+    fake=lambda x, *_: x.new_empty(x.shape),
+)
+ADD_NORM = Op(
+    "fused_add_rms_norm",
+    "Tensor x, Tensor residual, Tensor? weight, float eps",
+    "(Tensor, Tensor)",
+    reference=fused_add_rms_norm_reference,
+    prepare=RowPlan(x=0, branch=1, weight=2, eps=3),
+    tokens=lambda x, *_: rows_of(x),
+    fake=lambda x, *_: (x.new_empty(x.shape), x.new_empty(x.shape)),
+)

@@ -4,9 +4,11 @@ from torch import Tensor
 
 from numerics.ops import stages
 from numerics.ops.arithmetic import round_at
-from numerics.ops.dispatch import AnyNumerics, dispatch
+from numerics.ops.dispatch import AnyNumerics, dispatch, in_force
 from numerics.ops.inputs import check_alike, check_eps, check_weight
 from numerics.ops.modulation import check_rows, modulation_settings, rows_at
+from numerics.ops.registry import Op
+from numerics.ops.row_launch import RowPlan
 from numerics.ops.stages import modulate, normalize, store
 from numerics.presets.schema import Numerics
 
@@ -76,13 +78,17 @@ def rms_norm_indexed_scale_shift(
         RequirementError: a condition of the preset does not hold for these tensors.
         ConfigurationError: no such preset, or settings of another family.
     """
-    op, tables = "rms_norm_indexed_scale_shift", {"shift": shift, "scale": scale}
+    numerics = in_force(NORM_SCALE_SHIFT.name, numerics, x)
+    args = (x, weight, shift, scale, indices, eps)
+    key, launch = NORM_SCALE_SHIFT.recall(args, numerics)
+    if launch is not None:
+        return NORM_SCALE_SHIFT.fused(launch, args)  # type: ignore[no-any-return]
+    op, tables = NORM_SCALE_SHIFT.name, {"shift": shift, "scale": scale}
     check_rows("x", x, indices, tables)
     check_weight("weight", weight, "x", x, x.shape[1])
     check_eps(eps)
     settings = modulation_settings(op, numerics, x, tables, normed=True)
-    reference = rms_norm_indexed_scale_shift_reference
-    out: Tensor = dispatch(op, reference, settings, x, weight, shift, scale, indices, eps, tokens=len(x))
+    out: Tensor = dispatch(NORM_SCALE_SHIFT, settings, *args, key=key)
     return out
 
 
@@ -118,13 +124,40 @@ def indexed_gate_rms_norm_scale_shift(
     Raises:
         InputError, RequirementError, ConfigurationError: as `rms_norm_indexed_scale_shift`.
     """
-    op, tables = "indexed_gate_rms_norm_scale_shift", {"gate": gate, "shift": shift, "scale": scale}
+    numerics = in_force(GATE_NORM_SCALE_SHIFT.name, numerics, residual)
+    args = (residual, gate, branch, weight, shift, scale, indices, eps)
+    key, launch = GATE_NORM_SCALE_SHIFT.recall(args, numerics)
+    if launch is not None:
+        return GATE_NORM_SCALE_SHIFT.fused(launch, args)  # type: ignore[no-any-return]
+    op, tables = GATE_NORM_SCALE_SHIFT.name, {"gate": gate, "shift": shift, "scale": scale}
     check_rows("residual", residual, indices, tables)
     check_alike("branch", branch, "residual", residual, residual.shape)
     check_weight("weight", weight, "residual", residual, residual.shape[1])
     check_eps(eps)
     settings = modulation_settings(op, numerics, residual, tables, normed=True)
-    reference = indexed_gate_rms_norm_scale_shift_reference
-    tensors = (residual, gate, branch, weight, shift, scale, indices)
-    out: tuple[Tensor, Tensor] = dispatch(op, reference, settings, *tensors, eps, tokens=len(residual))
+    out: tuple[Tensor, Tensor] = dispatch(GATE_NORM_SCALE_SHIFT, settings, *args, key=key)
     return out
+
+
+# --- Custom ops -------------------------------------------------------------------------------------------------------
+
+
+NORM_SCALE_SHIFT = Op(
+    "rms_norm_indexed_scale_shift",
+    "Tensor x, Tensor? weight, Tensor shift, Tensor scale, Tensor indices, float eps",
+    "Tensor",
+    reference=rms_norm_indexed_scale_shift_reference,
+    prepare=RowPlan(x=0, weight=1, shift=2, scale=3, indices=4, eps=5),
+    tokens=lambda x, *_: len(x),
+    fake=lambda x, *_: x.new_empty(x.shape),
+)
+GATE_NORM_SCALE_SHIFT = Op(
+    "indexed_gate_rms_norm_scale_shift",
+    "Tensor residual, Tensor gate, Tensor branch, Tensor? weight, Tensor shift, Tensor scale, Tensor indices, "
+    "float eps",
+    "(Tensor, Tensor)",
+    reference=indexed_gate_rms_norm_scale_shift_reference,
+    prepare=RowPlan(x=0, gate=1, branch=2, weight=3, shift=4, scale=5, indices=6, eps=7),
+    tokens=lambda residual, *_: len(residual),
+    fake=lambda residual, *_: (residual.new_empty(residual.shape), residual.new_empty(residual.shape)),
+)

@@ -6,9 +6,14 @@ from torch import Tensor
 
 from numerics.errors import InputError
 from numerics.ops.arithmetic import round_at
-from numerics.ops.dispatch import AnyNumerics, dispatch, settings_for
+from numerics.ops.dispatch import AnyNumerics, Decision, dispatch, in_force, settings_for
 from numerics.ops.inputs import check_activation, check_alike, check_eps, check_weight
+from numerics.ops.launch import Launch
 from numerics.ops.norm import rows_of
+from numerics.ops.qk_geometry import one_batch, tile_of, why_not
+from numerics.ops.qk_kernels import _qk_norm_rope_kernel
+from numerics.ops.reduction import order_of
+from numerics.ops.registry import Op, few_tokens
 from numerics.ops.rope_table import MAX_HEAD_DIM, check_table, table_rows
 from numerics.ops.stages import normalize, rotate, store
 from numerics.presets.schema import Numerics
@@ -23,8 +28,8 @@ def fused_qk_norm_rope_reference(
     k_weight: Tensor | None,  # [D]
     rope_table: Tensor,  # [tokens, r], [batch * tokens, r] or [batch, tokens, r]
     eps: float,
-    *,
     interleaved: bool = False,
+    *,
     numerics: Numerics,
 ) -> tuple[Tensor, Tensor]:  # as q and k
     """The specification of `fused_qk_norm_rope`."""
@@ -76,14 +81,19 @@ def fused_qk_norm_rope(
         numerics: a Resolution, a Numerics, the name of a preset, or None for the settings in force.
 
     Returns:
-        (q, k) in the shapes and the dtype of q and k, contiguous. A pair whose cos is 1 and sin is 0 is the normalized
-        pair, unchanged.
+        (q, k) in the shapes and the dtype of q and k, contiguous. A token whose row of the table is (cos 1, sin
+        -0.0) throughout, as packing appends it, is normalized and not rotated.
 
     Raises:
         InputError: a tensor has a shape, dtype, device or layout that the op does not take.
         RequirementError: a condition of the preset does not hold for these tensors.
         ConfigurationError: no such preset, or settings of another family.
     """
+    numerics = in_force(OP.name, numerics, q)
+    args = (q, k, q_weight, k_weight, rope_table, eps, interleaved)
+    key, launch = OP.recall(args, head_dim, rotary_dim, numerics)
+    if launch is not None:
+        return _shaped(q, k, OP.fused(launch, args))
     q_heads, k_heads = _heads("q", q, head_dim), _heads("k", k, head_dim)
     *leading, _, width = q_heads.shape
     check_alike("k", k_heads, "q", q_heads, (*leading, k_heads.shape[-2], width))
@@ -94,26 +104,36 @@ def fused_qk_norm_rope(
     settings = settings_for(
         "fused_qk_norm_rope",
         numerics,
-        device=q.device,
-        dtype=q.dtype,
+        like=q,
         table_dtype=rope_table.dtype,
         width=width,
         rows=[rows_of(q_heads), rows_of(k_heads)],
     )
-    q_out, k_out = dispatch(
-        "fused_qk_norm_rope",
-        fused_qk_norm_rope_reference,
-        settings,
-        q_heads,
-        k_heads,
-        q_weight,
-        k_weight,
-        rope_table,
-        eps,
-        interleaved=interleaved,
-        tokens=prod(leading),
-    )
-    return q_out.view(q.shape), k_out.view(k.shape)
+    made = dispatch(OP, settings, q_heads, k_heads, q_weight, k_weight, rope_table, eps, interleaved, key=key)
+    return _shaped(q, k, made)
+
+
+def _shaped(q: Tensor, k: Tensor, made: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return made if q.ndim > 2 else (made[0].view(q.shape), made[1].view(k.shape))
+
+
+def can_fuse(
+    q: Tensor,
+    k: Tensor,
+    rope_table: Tensor | None = None,
+    *,
+    numerics: AnyNumerics = None,
+) -> Decision:
+    """Whether `fused_qk_norm_rope` would run its kernel for these tensors, which need not hold their values yet.
+
+    Raises RequirementError where the preset's conditions do not hold, as the op does.
+    """
+    table_dtype = None if rope_table is None else rope_table.dtype
+    rows = [rows_of(q), rows_of(k)]
+    settings = settings_for(OP.name, numerics, like=q, table_dtype=table_dtype, width=q.shape[-1], rows=rows)
+    tokens = prod(q.shape[:-2])
+    reason = few_tokens(tokens, settings.min_tokens) or why_not(q, k, rope_table, settings.numerics)
+    return Decision(fused=reason is None, reason=reason or "")
 
 
 def check_head_dim(name: str, head_dim: int) -> None:
@@ -132,3 +152,63 @@ def _heads(name: str, x: Tensor, head_dim: int | None) -> Tensor:
         raise InputError(f"{name}: got shape {list(x.shape)}; legal: {FORM}; head_dim is {head_dim}")
     check_head_dim(name, width)
     return x
+
+
+# --- Custom op --------------------------------------------------------------------------------------------------------
+
+
+def _prepare(
+    q: Tensor,
+    k: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    rope_table: Tensor,
+    eps: float,
+    interleaved: bool,
+    *,
+    numerics: Numerics,
+) -> Launch | str:
+    if reason := why_not(q, k, rope_table, numerics):
+        return reason
+    batch, tokens, ((q_strides, k_strides), table_strides) = one_batch((q, k), rope_table)
+    q_heads, k_heads, width = q.shape[-2], k.shape[-2], q.shape[-1]
+    rows, num_warps = tile_of(width, q.element_size())
+    return Launch(
+        kernel=_qk_norm_rope_kernel,
+        inputs=(0, 1, 2, 3, 4),
+        outputs=(q.shape, k.shape),
+        returns=(0, 1),
+        programs=batch * (-(-tokens * q_heads // rows) - (-tokens * k_heads // rows)),
+        scalars=(tokens, *q_strides, *k_strides, *table_strides, eps),
+        constants={
+            "Q_HEADS": q_heads,
+            "K_HEADS": k_heads,
+            "HEAD_DIM": width,
+            "ROTARY_DIM": rope_table.shape[-1],
+            "ROWS": rows,
+            "Q_RMS_NORM_REDUCTION": order_of(numerics, width, rows_of(q)),
+            "K_RMS_NORM_REDUCTION": order_of(numerics, width, rows_of(k)),
+            "ROUNDING_POINTS": numerics.rounding_points,
+            "ROPE_ROTATION": numerics.rope_rotation,
+            "INTERLEAVED": interleaved,
+            "HAS_Q_WEIGHT": q_weight is not None,
+            "HAS_K_WEIGHT": k_weight is not None,
+        },
+        num_warps=num_warps,
+        enable_fp_fusion=numerics.enable_fp_fusion,
+    )
+
+
+def _fake(q: Tensor, k: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape)
+
+
+OP = Op(
+    "fused_qk_norm_rope",
+    "Tensor q, Tensor k, Tensor? q_weight, Tensor? k_weight, Tensor rope_table, float eps, bool interleaved",
+    "(Tensor, Tensor)",
+    reference=fused_qk_norm_rope_reference,
+    prepare=_prepare,
+    tokens=lambda q, *_: prod(q.shape[:-2]),
+    fake=_fake,
+)

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from numerics.errors import InputError
-from numerics.ops.dispatch import AnyNumerics, kernel_takes, settings_for
+from numerics.ops.dispatch import AnyNumerics, settings_for
 from numerics.ops.inputs import ACTIVATIONS, check_activation, check_alike, check_either_dtype, word
+from numerics.ops.qk_geometry import why_not
+from numerics.ops.registry import few_tokens
 
 MAX_HEAD_DIM = 256
 HALF_FORM = "[tokens, rotary_dim / 2] or [batch, tokens, rotary_dim / 2]"
@@ -30,7 +32,8 @@ def pack_qk_norm_rope_table(
             that repeats each value has the wrong layout.
         sin: the same shape, dtype and device.
         dtype: of the table: that of the activations, or float32.
-        identity_rows: rows of (cos 1, sin 0) to append, for tokens that are normalized and not rotated.
+        identity_rows: rows of (cos 1, sin -0.0) to append, for tokens that are normalized and not rotated. The sign
+            tells them from position 0, which the unfused chains compute like any other.
         like: q, with head_dim last. With it, None is returned and nothing is allocated where the fused kernel would not
             run for q: the model then keeps its own chain.
         numerics: as for the op; its condition on the dtype of the table is checked where the activations are known.
@@ -52,13 +55,16 @@ def pack_qk_norm_rope_table(
     _check_layout(cos, sin, MAX_HEAD_DIM if like is None else like.shape[-1])
     if like is not None or dtype != torch.float32:
         activation = dtype if like is None else like.dtype
-        settings_for("fused_qk_norm_rope", numerics, device=cos.device, dtype=activation, table_dtype=dtype)
-    if like is not None and not kernel_takes("fused_qk_norm_rope", like):
-        return None
+        op = "fused_qk_norm_rope"
+        settings = settings_for(op, numerics, like=cos, dtype=activation, table_dtype=dtype)
+        if like is not None and (
+            few_tokens(prod(like.shape[:-2]), settings.min_tokens) or why_not(like, like, None, settings.numerics)
+        ):
+            return None
     half, tokens = cos.shape[-1], cos.shape[-2]
     table = torch.empty((*cos.shape[:-2], tokens + identity_rows, 2 * half), dtype=dtype, device=cos.device)
     table[..., :tokens, :half], table[..., :tokens, half:] = cos, sin
-    table[..., tokens:, :half], table[..., tokens:, half:] = 1, 0
+    table[..., tokens:, :half], table[..., tokens:, half:] = 1, -0.0
     return table
 
 

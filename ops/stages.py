@@ -1,9 +1,12 @@
 """The stages that every fused op is made of: normalize, rotate, modulate, gate. Arithmetic is float32."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 
 from numerics.ops.arithmetic import fma, round_at, rsqrt, upcast
+from numerics.ops.language import contains, tl, triton
 from numerics.ops.reduction import row_mean
 from numerics.presets.schema import Numerics
 
@@ -33,14 +36,15 @@ def rotate(
 ) -> Tensor:  # [..., heads, D] float32
     """RoPE on the first rotary_dim elements of each head; the others pass through.
 
-    A pair whose cos is 1 and sin is 0 passes through unchanged: signed zeros, infinities and NaN included.
+    A token whose row says cos 1 and sin -0.0 throughout is not rotated: signed zeros, infinities and NaN pass as they
+    are. With sin 0.0, as at position 0, it is computed like any other, as the unfused chains do.
     """
     half = cos.shape[-1]
     rotary, rest = x[..., : 2 * half], x[..., 2 * half :]
     first, second = (rotary[..., 0::2], rotary[..., 1::2]) if interleaved else (rotary[..., :half], rotary[..., half:])
     c, s = upcast(cos)[..., None, :], upcast(sin)[..., None, :]
     real, imag = _products(first, second, c, s, dtype, numerics)
-    identity = (c == 1) & (s == 0)
+    identity = ((c == 1) & (s == 0) & s.signbit()).all(-1, keepdim=True)
     real, imag = torch.where(identity, first, real), torch.where(identity, second, imag)
     rotated = torch.stack((real, imag), -1).flatten(-2) if interleaved else torch.cat((real, imag), -1)
     return torch.cat((rotated, rest), -1)
@@ -91,3 +95,46 @@ def store(
     algorithm.
     """
     return torch.empty(y.shape, dtype=dtype, device=y.device).copy_(y)
+
+
+# --- On the device ----------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _round_at(POINT: tl.constexpr, x, dtype: tl.constexpr, ROUNDING_POINTS: tl.constexpr):
+    if contains(ROUNDING_POINTS, POINT):
+        return x.to(dtype).to(tl.float32)
+    else:
+        return x
+
+
+@triton.jit
+def _normalize(x, rstd, weight, dtype: tl.constexpr, ROUNDING_POINTS: tl.constexpr, HAS_WEIGHT: tl.constexpr):
+    y = _round_at("normalized", x * rstd, dtype, ROUNDING_POINTS)
+    if HAS_WEIGHT:
+        y = y * weight
+    return y
+
+
+@triton.jit
+def _rotate(a, b, c, s, dtype: tl.constexpr, ROUNDING_POINTS: tl.constexpr, ROPE_ROTATION: tl.constexpr):
+    """(a + ib) * (c + is)."""
+    bs = _round_at("rope_product", b * s, dtype, ROUNDING_POINTS)
+    bc = _round_at("rope_product", b * c, dtype, ROUNDING_POINTS)
+    if ROPE_ROTATION == "complex":
+        return tl.fma(a, c, -bs), tl.fma(a, s, bc)
+    else:
+        ac = _round_at("rope_product", a * c, dtype, ROUNDING_POINTS)
+        as_ = _round_at("rope_product", a * s, dtype, ROUNDING_POINTS)
+        return ac - bs, as_ + bc
+
+
+@triton.jit
+def _modulate(x, shift, scale, dtype: tl.constexpr, ROUNDING_POINTS: tl.constexpr):
+    factor = _round_at("one_plus_scale", 1.0 + scale, dtype, ROUNDING_POINTS)
+    return _round_at("scaled", _round_at("norm", x, dtype, ROUNDING_POINTS) * factor, dtype, ROUNDING_POINTS) + shift
+
+
+@triton.jit
+def _gate(residual, gate, branch, dtype: tl.constexpr, ROUNDING_POINTS: tl.constexpr):
+    return residual + _round_at("gate_product", gate * branch, dtype, ROUNDING_POINTS)

@@ -1,0 +1,132 @@
+"""The Triton kernel of the ops on whole rows: residual or gated residual, RMSNorm, and indexed scale and shift."""
+
+from __future__ import annotations
+
+from numerics.ops.language import ceil_pow2, contains, tl, triton
+from numerics.ops.reduction import _across, _mean, _within
+from numerics.ops.stages import _gate, _modulate, _normalize
+
+
+@triton.jit
+def _row_kernel(
+    x_ptr,  # the rows, or the residual that a branch is added to
+    branch_ptr,
+    gate_ptr,
+    weight_ptr,
+    shift_ptr,
+    scale_ptr,
+    index_ptr,
+    total_ptr,  # out: the new residual
+    out_ptr,
+    first,  # row of program 0
+    rows,
+    x_stride,
+    branch_stride,
+    gate_stride,
+    shift_stride,
+    scale_stride,
+    out_stride,
+    eps,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    THREADS: tl.constexpr,  # of the order, or of the layout where there is none
+    VECTOR: tl.constexpr,
+    RMS_NORM_REDUCTION: tl.constexpr,
+    ROUNDING_POINTS: tl.constexpr,
+    BRANCH: tl.constexpr,  # "none", "add", "gate"
+    HAS_NORM: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_MODULATION: tl.constexpr,
+):
+    """ROWS rows. A row is cut as its order cuts it: pass p is the contiguous run of one vector for every thread.
+
+    So each thread holds its own vectors, the sum needs no exchange but that of the order itself, and what was read
+    stays in registers for the second half of the work.
+    """
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    SPAN: tl.constexpr = THREADS * VECTOR
+    LANES: tl.constexpr = ceil_pow2(THREADS)
+    ELEMENTS: tl.constexpr = ceil_pow2(VECTOR)
+    PASSES: tl.constexpr = (WIDTH + SPAN - 1) // SPAN
+
+    row = first + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    live = row < rows
+    if BRANCH == "gate" or HAS_MODULATION:
+        index = tl.load(index_ptr + row, mask=live, other=0).to(tl.int64)
+    place = tl.arange(0, LANES * ELEMENTS)[None, :]
+    if VECTOR == ELEMENTS:
+        within = place
+        owned = place < SPAN
+    else:
+        within = place // ELEMENTS * VECTOR + place % ELEMENTS
+        owned = (within < SPAN) & (place % ELEMENTS < VECTOR)
+
+    passes = ()
+    for p in tl.static_range(PASSES):
+        column = p * SPAN + within
+        mask = live & owned & (column < WIDTH)
+        whole = full(p, ROWS, SPAN, LANES * ELEMENTS, WIDTH)
+        x = _read(x_ptr + row * x_stride + column, mask, whole)
+        if BRANCH != "none":
+            branch = _read(branch_ptr + row * branch_stride + column, mask, whole).to(tl.float32)
+            if BRANCH == "gate":
+                gate = _read(gate_ptr + index * gate_stride + column, mask, whole).to(tl.float32)
+                total = _gate(x.to(tl.float32), gate, branch, dtype, ROUNDING_POINTS)
+            else:
+                total = x.to(tl.float32) + branch
+            x = total.to(dtype)
+            _write(total_ptr + row * WIDTH + column, x, mask, whole)
+            if not contains(ROUNDING_POINTS, "residual"):
+                x = total
+        passes = passes + (x,)
+
+    if HAS_NORM:
+        if RMS_NORM_REDUCTION == "triton":
+            squares = passes[0].to(tl.float32) * passes[0].to(tl.float32)
+            for p in tl.static_range(1, PASSES):
+                squares += passes[p].to(tl.float32) * passes[p].to(tl.float32)
+            mean = tl.sum(squares, axis=1) / WIDTH
+        else:
+            vectors = ()
+            for p in tl.static_range(PASSES):
+                vectors = vectors + (tl.reshape(passes[p].to(tl.float32), (ROWS * LANES, ELEMENTS)),)
+            threads = tl.reshape(_within(vectors, ROWS * LANES, RMS_NORM_REDUCTION), (ROWS, LANES))
+            mean = _mean(_across(threads, ROWS, LANES, RMS_NORM_REDUCTION), WIDTH, RMS_NORM_REDUCTION)
+        rstd = tl.rsqrt(mean + eps)[:, None]
+
+    if HAS_NORM or HAS_MODULATION:
+        for p in tl.static_range(PASSES):
+            column = p * SPAN + within
+            mask = live & owned & (column < WIDTH)
+            whole = full(p, ROWS, SPAN, LANES * ELEMENTS, WIDTH)
+            y = passes[p].to(tl.float32)
+            if HAS_NORM:
+                weight = _read(weight_ptr + column, owned & (column < WIDTH), whole) if HAS_WEIGHT else y
+                y = _normalize(y, rstd, weight.to(tl.float32), dtype, ROUNDING_POINTS, HAS_WEIGHT)
+            if HAS_MODULATION:
+                scale = _read(scale_ptr + index * scale_stride + column, mask, whole).to(tl.float32)
+                shift = _read(shift_ptr + index * shift_stride + column, mask, whole).to(tl.float32)
+                y = _modulate(y, shift, scale, dtype, ROUNDING_POINTS)
+            _write(out_ptr + row * out_stride + column, y.to(dtype), mask, whole)
+
+
+@triton.jit
+def _read(pointer, mask, WHOLE: tl.constexpr):
+    if WHOLE:
+        return tl.load(pointer)
+    else:
+        return tl.load(pointer, mask=mask, other=0.0)
+
+
+@triton.jit
+def _write(pointer, x, mask, WHOLE: tl.constexpr):
+    if WHOLE:
+        tl.store(pointer, x)
+    else:
+        tl.store(pointer, x, mask=mask)
+
+
+@triton.constexpr_function
+def full(p: int, rows: int, span: int, block: int, width: int) -> bool:
+    """Whether pass p of the only row needs no mask."""
+    return rows == 1 and (p + 1) * span <= width and block == span

@@ -1,0 +1,131 @@
+"""How the ops on whole rows are launched: where their tensors lie, and how many rows and warps a program takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+from torch import Tensor
+
+from numerics.ops.launch import MAX_ROWS, Launch, no_kernel_for
+from numerics.ops.reduction import order_of
+from numerics.ops.row_kernel import _row_kernel
+from numerics.presets.order import Order
+from numerics.presets.schema import Numerics
+
+MAX_ELEMENTS = 256  # that one thread of an order may own, since the kernel adds them one by one
+OPEN_THREADS, OPEN_VECTOR = 256, 8  # the layout of a row that no order cuts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlan:
+    """Which argument of an op is what; called with the arguments, it answers with a launch or a reason."""
+
+    x: int  # what is normalized, or the residual that a branch is added to
+    branch: int | None = None
+    gate: int | None = None  # multiplies the branch
+    weight: int | None = None
+    shift: int | None = None
+    scale: int | None = None
+    indices: int | None = None
+    eps: int | None = None  # without it there is no norm
+
+    def __call__(self, *args: Any, numerics: Numerics) -> Launch | str:
+        """The launch for such arguments of the op, or the reason why there is none."""
+        x: Tensor = args[self.x]
+        width, rows = x.shape[-1], prod(x.shape[:-1])
+        tensors = {
+            name: args[place]
+            for name in ("x", "branch", "gate", "shift", "scale")
+            if (place := getattr(self, name)) is not None
+        }
+        if reason := no_kernel_for(x.device, x.dtype) or _unevenly_spaced(tensors):
+            return reason
+        if rows > MAX_ROWS:
+            return f"x has {rows} rows, more than {MAX_ROWS}"
+        has_norm, has_modulation = self.eps is not None, self.scale is not None
+        in_place = has_modulation and not has_norm
+        order: Order | Literal["triton"] = order_of(numerics, width, rows) if has_norm else "triton"
+        threads, vector = (OPEN_THREADS, OPEN_VECTOR) if isinstance(order, str) else (order.threads, order.vector)
+        if -(-width // (threads * vector)) * vector > MAX_ELEMENTS:
+            return f"a row of {width} gives one thread of the reduction more than {MAX_ELEMENTS} elements"
+        rows_per_program, num_warps = _geometry(width, threads, vector)
+        strides = [
+            _row_stride(tensors[name]) if name in tensors else 0 for name in ("x", "branch", "gate", "shift", "scale")
+        ]
+        return Launch(
+            kernel=_row_kernel,
+            inputs=(self.x, self.branch, self.gate, self.weight, self.shift, self.scale, self.indices),
+            outputs=(
+                None if self.branch is None else x.shape,
+                self.x if in_place else x.shape if has_norm or has_modulation else None,
+            ),
+            returns=self._returns(in_place=in_place),
+            programs=-(-rows // rows_per_program),
+            scalars=(
+                0,
+                rows,
+                *strides,
+                strides[0] if in_place else width,
+                args[self.eps] if self.eps is not None else 0.0,
+            ),
+            constants={
+                "WIDTH": width,
+                "ROWS": rows_per_program,
+                "THREADS": threads,
+                "VECTOR": vector,
+                "RMS_NORM_REDUCTION": order,
+                "ROUNDING_POINTS": numerics.rounding_points,
+                "BRANCH": "none" if self.branch is None else "add" if self.gate is None else "gate",
+                "HAS_NORM": has_norm,
+                "HAS_WEIGHT": self.weight is not None and args[self.weight] is not None,
+                "HAS_MODULATION": has_modulation,
+            },
+            num_warps=num_warps,
+            enable_fp_fusion=numerics.enable_fp_fusion,
+        )
+
+    def _returns(self, *, in_place: bool) -> tuple[int, ...]:
+        """Of the outputs (total, out). An op that modulates returns the total first, one that only adds last."""
+        if in_place:
+            return ()
+        if self.branch is None:
+            return (1,)
+        if self.eps is None:
+            return (0,)
+        return (1, 0) if self.gate is None else (0, 1)
+
+
+def _geometry(width: int, threads: int, vector: int) -> tuple[int, int]:
+    """Rows a program, and warps: where an order has few threads, a program takes several rows."""
+    span = min(threads * vector, 1 << (width - 1).bit_length())
+    num_warps = max(1, min(8, span // 256))
+    return max(1, 256 // span), num_warps
+
+
+def _unevenly_spaced(tensors: dict[str, Tensor]) -> str | None:
+    """Why the kernel does not read the rows of some tensor in place; None where it does."""
+    for name, x in tensors.items():
+        if x.shape[-1] > 1 and x.stride(-1) != 1:
+            return f"{name} has stride {x.stride(-1)} within a row"
+        if _spacing(x.shape[:-1], x.stride()[:-1]) is None:
+            return f"the rows of {name} are not evenly apart"
+    return None
+
+
+def _row_stride(x: Tensor) -> int:
+    return _spacing(x.shape[:-1], x.stride()[:-1]) or 0
+
+
+def _spacing(shape: Sequence[int], strides: Sequence[int]) -> int | None:
+    """How far the rows of some leading dimensions are apart, taken as one dimension; None if unevenly."""
+    spacing, count = 0, 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size == 1:
+            continue
+        if count > 1 and stride != spacing * count:
+            return None
+        if count == 1:
+            spacing = stride
+        count *= size
+    return spacing
