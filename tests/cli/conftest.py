@@ -1,5 +1,6 @@
 """The command line as its users meet it: arguments in, two streams and an exit code out."""
 
+import gc
 import json
 import os
 import subprocess
@@ -46,6 +47,7 @@ def numerics(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         with monkeypatch.context() as during:
             for name, value in environment.items():
                 during.setenv(name, value)
+            during.setattr(gc, "freeze", lambda: None)  # this process lives on
             during.setattr(sys, "argv", ["numerics", *map(str, arguments)])
             with pytest.raises(SystemExit) as ended:
                 main()
