@@ -42,7 +42,9 @@ _options = SimpleNamespace(traceback=False)
 
 def main() -> None:
     """Entry point: runs a command, and turns what goes wrong into a message and an exit code."""
-    gc.freeze()  # what is imported stays to the end; looking for garbage in it is a tenth of the time of `show`
+    # What is imported by now stays to the end, and looking for garbage in it takes a tenth of the time of `show`. Frozen
+    # here, before a command imports Triton, whose bindings complain unless they are collected.
+    gc.freeze()
     try:
         app(prog_name="numerics")
     except NumericsError as error:
@@ -51,8 +53,6 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001  # whatever it is, it is a defect of ours and no difference that a check found
         complain("".join(format_exception(error)) if _options.traceback else WHERE.format(type(error).__name__, error))
         sys.exit(INTERNAL_ERROR)
-    finally:
-        gc.freeze()  # nor is there any use in a search as the process ends
 
 
 def _print_version(asked: bool) -> None:

@@ -37,6 +37,11 @@ class Result:
 Command = Callable[..., Result]
 
 
+@pytest.fixture(autouse=True)
+def _this_process_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+
+
 @pytest.fixture
 def numerics(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs the command in this process."""
@@ -47,7 +52,6 @@ def numerics(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         with monkeypatch.context() as during:
             for name, value in environment.items():
                 during.setenv(name, value)
-            during.setattr(gc, "freeze", lambda: None)  # this process lives on
             during.setattr(sys, "argv", ["numerics", *map(str, arguments)])
             with pytest.raises(SystemExit) as ended:
                 main()
