@@ -42,8 +42,8 @@ _options = SimpleNamespace(traceback=False)
 
 def main() -> None:
     """Entry point: runs a command, and turns what goes wrong into a message and an exit code."""
-    # What is imported by now stays to the end, and looking for garbage in it takes a tenth of the time of `show`. Frozen
-    # here, before a command imports Triton, whose bindings complain unless they are collected.
+    # What is imported by now stays to the end, and to look for garbage in it takes a tenth of the time of `show`. It is
+    # frozen before a command imports Triton, whose bindings complain unless they are collected.
     gc.freeze()
     try:
         app(prog_name="numerics")
