@@ -40,7 +40,8 @@ def settings_for(
 ) -> Settings:
     """The numerics of a call: given, of a preset by name, or (None) those in force now without a model.
 
-    like: the activations, or a tensor on their device, with their dtype. width, rows: of each norm that the unfused chain would call; none for an op without a norm.
+    like: the activations, or a tensor on their device, with their dtype. width, rows: of each norm that the unfused
+    chain would call; none for an op without a norm.
 
     Raises:
         ConfigurationError: no such preset, settings of another family, or something left to resolve while compiling.

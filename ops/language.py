@@ -2,21 +2,17 @@
 
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 HAS_TRITON = find_spec("triton") is not None
 
+if TYPE_CHECKING or not HAS_TRITON:
+    from numerics.ops import triton_stand_in as triton
 
-def _unchanged(function: Any) -> Any:
-    return function
-
-
-if HAS_TRITON:
+    tl: Any = SimpleNamespace()
+else:
     import triton
     import triton.language as tl
-else:
-    triton = SimpleNamespace(jit=_unchanged, constexpr_function=_unchanged)
-    tl = SimpleNamespace()
 
 __all__ = ["HAS_TRITON", "tl", "triton"]
 

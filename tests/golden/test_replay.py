@@ -65,7 +65,7 @@ def test_the_op_sees_all_rows_of_a_call_whose_order_is_another() -> None:
     assert not torch.equal(*results)
     # A number of rows that the cap of threads holds for makes one of the other.
     cap = Reduction.model_copy(REDUCTIONS["vllm_cuda"], update={"max_threads": ((1, 1024), (LARGE + 1, 256))})
-    never = Numerics(**{**dict(numerics_of("vllm_cuda")), "rms_norm_reduction": cap})
+    never = numerics_of("vllm_cuda").model_copy(update={"rms_norm_reduction": cap})
     assert torch.equal(run(many, never)["out"], results[0])
 
 

@@ -25,37 +25,69 @@ def every_bfloat16() -> Tensor:
     return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(BF16)
 
 
+PARTNERS = (0.0, -0.0, 1.0, -3.0, torch.inf, -torch.inf, torch.nan)
+ONE = torch.ones(1, 1)
+
+
+def pairs_of_every_bfloat16() -> Tensor:
+    """[pairs, 1, 2]: each value first and second, beside every kind of partner. One pair: both layouts are the same."""
+    a, b = (x.flatten() for x in torch.meshgrid(every_bfloat16().float(), torch.tensor(PARTNERS), indexing="ij"))
+    return torch.cat((torch.stack((a, b), -1), torch.stack((b, a), -1)))[:, None]
+
+
 @LAYOUTS
 @ROTATIONS
 @pytest.mark.parametrize("points", [(), ("rope_product",)])
 def test_an_identity_row_returns_every_bfloat16_beside_every_kind_of_partner(
     interleaved: bool, rotation: str, points: tuple[str, ...], build: Builder, same_bits: SameBits
 ) -> None:
-    values = every_bfloat16().float()
-    partners = torch.tensor([0.0, -0.0, 1.0, -3.0, torch.inf, -torch.inf, torch.nan])
-    a, b = (x.flatten() for x in torch.meshgrid(values, partners, indexing="ij"))
-    for first, second in ((a, b), (b, a)):
-        x = torch.stack((first, second), -1)[:, None, :]  # one pair: both layouts are the same
-        cos, sin = torch.ones(1, 1), torch.zeros(1, 1)
-        out = rotate(x, cos, sin, interleaved, BF16, build(*points, rope_rotation=rotation))
-        assert same_bits(out, x)
+    x = pairs_of_every_bfloat16()
+    out = rotate(x, ONE, -0.0 * ONE, interleaved, BF16, build(*points, rope_rotation=rotation))
+    assert same_bits(out, x)
+
+
+@ROTATIONS
+def test_position_0_is_computed_as_the_unfused_chains_do(rotation: str, build: Builder, same_bits: SameBits) -> None:
+    x = pairs_of_every_bfloat16()
+    a, b = x.unbind(-1)
+    zero = torch.zeros(())
+    expected = torch.stack((a - b * zero, a * zero + b), -1)  # each product is exact: both rotations are the same
+    out = rotate(x, ONE, 0.0 * ONE, True, BF16, build(rope_rotation=rotation))
+    assert torch.equal(out.isnan(), expected.isnan())
+    assert same_bits(out.nan_to_num(nan=9.0), expected.nan_to_num(nan=9.0))
+    # What an identity row would have kept: a negative zero beside a number, and infinities beside any partner.
+    assert not same_bits(out[x.isfinite().all(-1)], x[x.isfinite().all(-1)])
+    assert out[x.isinf().any(-1)].isnan().any()
 
 
 @LAYOUTS
-def test_a_row_is_an_identity_for_each_pair_by_itself(interleaved: bool, build: Builder) -> None:
+@pytest.mark.parametrize(
+    ("cos", "sin"),
+    [((1.0, 0.0), (-0.0, 1.0)), ((1.0, 1.0), (-0.0, 0.0)), ((1.0, 0.5), (-0.0, -0.0)), ((1.0, -1.0), (-0.0, -0.0))],
+)
+def test_a_row_of_which_one_pair_is_turned_is_arithmetic_for_every_pair(
+    cos: tuple[float, ...], sin: tuple[float, ...], interleaved: bool, build: Builder
+) -> None:
     x = torch.full((1, 1, 4), torch.inf)
-    out = rotate(x, torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), interleaved, BF16, build())
-    passed, turned = ([0, 1], [2, 3]) if interleaved else ([0, 2], [1, 3])
-    assert out[..., passed].eq(torch.inf).all()
-    assert out[..., turned].isnan().all()
+    out = rotate(x, torch.tensor([cos]), torch.tensor([sin]), interleaved, BF16, build())
+    assert out.isnan().any(-1).all()
+    kept = rotate(x, torch.ones(1, 2), torch.full((1, 2), -0.0), interleaved, BF16, build())
+    assert torch.equal(kept, x)
 
 
-def test_a_pair_that_is_turned_keeps_signed_zeros_of_its_arithmetic(build: Builder, same_bits: SameBits) -> None:
+def test_each_token_is_an_identity_by_itself(build: Builder, same_bits: SameBits) -> None:
+    x = torch.full((3, 2, 2), -0.0)
+    sin = torch.tensor([[0.0], [-0.0], [0.0]])
+    out = rotate(x, torch.ones(3, 1), sin, True, BF16, build())
+    assert same_bits(out[1], x[1])
+    assert not same_bits(out[0], x[0])
+    assert not same_bits(out[2], x[2])
+
+
+def test_a_pair_that_is_turned_keeps_signed_zeros_of_its_arithmetic(build: Builder) -> None:
     x = torch.tensor([[[-0.0, -5.0]]])
-    turned = rotate(x, torch.tensor([[1.0]]), torch.tensor([[2.0**-149]]), True, BF16, build())
+    turned = rotate(x, ONE, torch.tensor([[2.0**-149]]), True, BF16, build())
     assert turned[0, 0, 0] == 5 * 2.0**-149
-    kept = rotate(x, torch.tensor([[1.0]]), torch.tensor([[-0.0]]), True, BF16, build())
-    assert same_bits(kept, x)
 
 
 @ROTATIONS
