@@ -7,7 +7,7 @@ from numerics.ops.dispatch import AnyNumerics, dispatch, in_force, settings_for
 from numerics.ops.inputs import check_activation, check_alike, check_eps, check_weight
 from numerics.ops.launch import Launch
 from numerics.ops.norm import rows_of
-from numerics.ops.qk_geometry import strides_of_table, tile_of, why_not
+from numerics.ops.qk_geometry import count_tiles, strides_of_table, tile_of, why_not
 from numerics.ops.qk_kernels import _joint_qkv_norm_rope_kernel
 from numerics.ops.qk_norm_rope import check_head_dim, normalize_heads
 from numerics.ops.reduction import order_of
@@ -166,16 +166,19 @@ def _prepare(
         return f"rope_table has stride {rope_table.stride(-1)} within a row"
     rows, num_warps = tile_of(width, text_q.element_size())
 
-    def tiles(heads: int) -> int:
-        return -(-text_tokens * heads // rows) - (-image_tokens * heads // rows)
-
+    tiles = [
+        count_tiles(stream, heads, rows)
+        for stream in (text_tokens, image_tokens)
+        for heads in (q_heads, kv_heads, kv_heads)
+    ]
     streams = (text_q, text_k, text_v, image_q, image_k, image_v)
     return Launch(
         kernel=_joint_qkv_norm_rope_kernel,
         inputs=tuple(range(11)),
         outputs=tuple((batch, tokens, heads, width) for heads in (q_heads, kv_heads, kv_heads)),
         returns=(0, 1, 2),
-        programs=batch * (tiles(q_heads) + 2 * tiles(kv_heads)),
+        programs=sum(tiles),
+        batch=batch,
         scalars=(
             text_tokens,
             image_tokens,

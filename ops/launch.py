@@ -10,6 +10,7 @@ from torch import Tensor
 from numerics.ops.language import HAS_TRITON
 
 MAX_ROWS = 2**31 - 1  # rows are counted in 32 bits; addresses are 64 bits wide
+MAX_BATCH = 65_535  # the second dimension of a grid
 NPU_ROWS = 65_535  # of one launch, by the device's grid
 
 
@@ -42,6 +43,7 @@ class Launch:
     outputs: tuple[Sequence[int] | int | None, ...]  # a shape to allocate, an argument to write in place, or nothing
     returns: tuple[int, ...]  # which outputs the op returns, in order
     programs: int
+    batch: int  # second dimension of the grid
     scalars: tuple[int | float, ...]
     constants: dict[str, Any]
     num_warps: int
@@ -59,7 +61,7 @@ class Launch:
             else torch.empty(output, dtype=like.dtype, device=like.device)
             for output in self.outputs
         ]
-        if self.programs > 0:
+        if self.programs * self.batch > 0:
             pointers = [None if place is None else args[place] for place in self.inputs]
             if like.is_cuda and like.device.index != torch.cuda.current_device():
                 with torch.cuda.device(like.device):
@@ -70,7 +72,7 @@ class Launch:
 
     def _launch(self, pointers: list[Tensor | None]) -> None:
         if self._compiled is None:
-            self._compiled = self.kernel[(self.programs,)](
+            self._compiled = self.kernel[(self.programs, self.batch)](
                 *pointers,
                 *self.scalars,
                 **self.constants,
@@ -78,4 +80,4 @@ class Launch:
                 enable_fp_fusion=self.enable_fp_fusion,
             )
         else:  # past the just-in-time compiler, which would look at every argument again
-            self._compiled[(self.programs, 1, 1)](*pointers, *self.scalars, *self.constants.values())
+            self._compiled[(self.programs, self.batch, 1)](*pointers, *self.scalars, *self.constants.values())

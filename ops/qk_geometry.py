@@ -5,7 +5,8 @@ from math import prod
 
 from torch import Tensor
 
-from numerics.ops.launch import MAX_ROWS, no_kernel_for
+from numerics.ops.launch import MAX_BATCH, MAX_ROWS, no_kernel_for
+from numerics.ops.qk_tile import fits_tokens
 from numerics.ops.reduction import order_of
 from numerics.presets.schema import Numerics
 
@@ -29,6 +30,8 @@ def _strided_heads(name: str, x: Tensor, numerics: Numerics) -> str | None:
         return f"{name} has stride {x.stride(-1)} within a head"
     if x.shape[-1] % 2:
         return f"{name} has heads of {x.shape[-1]} elements, an odd number"
+    if x.ndim == 4 and len(x) > MAX_BATCH:
+        return f"{name} has a batch of {len(x)}, more than {MAX_BATCH}"
     rows = prod(x.shape[:-1])
     if rows > MAX_ROWS:
         return f"{name} has {rows} rows, more than {MAX_ROWS}"
@@ -53,15 +56,14 @@ def one_batch(xs: Sequence[Tensor], table: Tensor) -> tuple[int, int, tuple[list
     xs: [tokens, heads, D] or [batch, tokens, heads, D], all alike but for the heads and, in the joint op, the tokens.
     """
     if xs[0].ndim == 3:
-        table_stride = table.stride(-2)
-        return 1, xs[0].shape[0], ([(0, *x.stride()[:2]) for x in xs], (0, table_stride))
+        token_head = [(x.stride(0), x.stride(1)) for x in xs]
+        return 1, xs[0].shape[0], ([(0, *strides) for strides in token_head], (0, table.stride(-2)))
     batch, tokens = xs[0].shape[:2]
-    strides = [x.stride()[:3] for x in xs]
+    strides = [(x.stride(0), x.stride(1), x.stride(2)) for x in xs]
     table_strides = strides_of_table(table, tokens)
     runs = [_is_one_run((batch, x.shape[1]), x.stride()[:2]) and x.shape[1] == tokens for x in xs]
     if batch == 1 or (all(runs) and _is_one_run((batch, tokens), table_strides)):
-        strides = [(0, token, head) for _, token, head in strides]
-        return 1, batch * tokens, (strides, (0, table_strides[1]))
+        return 1, batch * tokens, ([(0, token, head) for _, token, head in strides], (0, table_strides[1]))
     return batch, tokens, (strides, table_strides)
 
 
@@ -70,6 +72,11 @@ def strides_of_table(table: Tensor, tokens: int) -> tuple[int, int]:
     if table.ndim == 3:
         return table.stride(0), table.stride(1)
     return 0 if len(table) == tokens else table.stride(0) * tokens, table.stride(0)
+
+
+def count_tiles(tokens: int, heads: int, rows: int) -> int:
+    """Tiles of one tensor of one batch element, as the kernels count them."""
+    return tokens * -(-heads // rows) if fits_tokens(heads, rows) else -(-tokens * heads // rows)
 
 
 def tile_of(head_dim: int, element_size: int) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numerics.ops.language import tl, triton
-from numerics.ops.qk_tile import _copy_tile, _norm_rope_tile
+from numerics.ops.qk_tile import _copy_tile, _count_tiles, _norm_rope_tile
 
 
 @triton.jit
@@ -38,23 +38,22 @@ def _qk_norm_rope_kernel(
     HAS_Q_WEIGHT: tl.constexpr,
     HAS_K_WEIGHT: tl.constexpr,
 ):
-    """Programs of one batch element follow each other: the tiles of q, then those of k."""
-    q_tiles = tl.cdiv(tokens * Q_HEADS, ROWS)
-    tiles = q_tiles + tl.cdiv(tokens * K_HEADS, ROWS)
-    batch = (tl.program_id(0) // tiles).to(tl.int64)
-    tile = tl.program_id(0) % tiles
+    """Grid: the tiles of q, then those of k; the batch."""
+    tile = tl.program_id(0)
+    batch = tl.program_id(1).to(tl.int64)
+    q_tiles = _count_tiles(tokens, Q_HEADS, ROWS)
     table_ptr += batch * table_stride_batch
     if tile < q_tiles:
         _norm_rope_tile(
             q_ptr + batch * q_stride_batch, q_weight_ptr, table_ptr,
-            q_out_ptr + batch * tokens * (Q_HEADS * HEAD_DIM), tile * ROWS, tokens * Q_HEADS,
+            q_out_ptr + batch * tokens * (Q_HEADS * HEAD_DIM), tile, tokens,
             q_stride_token, q_stride_head, table_stride_token, eps, Q_HEADS, HEAD_DIM, ROTARY_DIM, ROWS,
             Q_RMS_NORM_REDUCTION, ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_Q_WEIGHT,
         )  # fmt: skip
     else:
         _norm_rope_tile(
             k_ptr + batch * k_stride_batch, k_weight_ptr, table_ptr,
-            k_out_ptr + batch * tokens * (K_HEADS * HEAD_DIM), (tile - q_tiles) * ROWS, tokens * K_HEADS,
+            k_out_ptr + batch * tokens * (K_HEADS * HEAD_DIM), tile - q_tiles, tokens,
             k_stride_token, k_stride_head, table_stride_token, eps, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS,
             K_RMS_NORM_REDUCTION, ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_K_WEIGHT,
         )  # fmt: skip
@@ -118,11 +117,10 @@ def _joint_qkv_norm_rope_kernel(
     HAS_IMAGE_Q_WEIGHT: tl.constexpr,
     HAS_IMAGE_K_WEIGHT: tl.constexpr,
 ):
-    """Programs of one batch element follow each other: the text's tiles of q, k and v, then the image's."""
-    text_tiles = tl.cdiv(text_tokens * Q_HEADS, ROWS) + 2 * tl.cdiv(text_tokens * K_HEADS, ROWS)
-    tiles = text_tiles + tl.cdiv(image_tokens * Q_HEADS, ROWS) + 2 * tl.cdiv(image_tokens * K_HEADS, ROWS)
-    batch = (tl.program_id(0) // tiles).to(tl.int64)
-    tile = tl.program_id(0) % tiles
+    """Grid: the text's tiles of q, k and v, then the image's; the batch."""
+    tile = tl.program_id(0)
+    batch = tl.program_id(1).to(tl.int64)
+    text_tiles = _count_tiles(text_tokens, Q_HEADS, ROWS) + 2 * _count_tiles(text_tokens, K_HEADS, ROWS)
     table_ptr += batch * table_stride_batch
     start = batch * (text_tokens + image_tokens)
     if tile < text_tiles:
@@ -183,22 +181,21 @@ def _stream_tile(
     HAS_Q_WEIGHT: tl.constexpr,
     HAS_K_WEIGHT: tl.constexpr,
 ):
-    q_tiles = tl.cdiv(tokens * Q_HEADS, ROWS)
-    k_tiles = tl.cdiv(tokens * K_HEADS, ROWS)
+    q_tiles = _count_tiles(tokens, Q_HEADS, ROWS)
+    k_tiles = _count_tiles(tokens, K_HEADS, ROWS)
     if tile < q_tiles:
         _norm_rope_tile(
-            q_ptr, q_weight_ptr, table_ptr, q_out_ptr + start * (Q_HEADS * HEAD_DIM), tile * ROWS, tokens * Q_HEADS,
+            q_ptr, q_weight_ptr, table_ptr, q_out_ptr + start * (Q_HEADS * HEAD_DIM), tile, tokens,
             q_stride_token, q_stride_head, table_stride_token, eps, Q_HEADS, HEAD_DIM, ROTARY_DIM, ROWS,
             Q_RMS_NORM_REDUCTION, ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_Q_WEIGHT,
         )  # fmt: skip
     elif tile < q_tiles + k_tiles:
         _norm_rope_tile(
-            k_ptr, k_weight_ptr, table_ptr, k_out_ptr + start * (K_HEADS * HEAD_DIM), (tile - q_tiles) * ROWS,
-            tokens * K_HEADS, k_stride_token, k_stride_head, table_stride_token, eps, K_HEADS, HEAD_DIM, ROTARY_DIM,
+            k_ptr, k_weight_ptr, table_ptr, k_out_ptr + start * (K_HEADS * HEAD_DIM), tile - q_tiles, tokens, k_stride_token, k_stride_head, table_stride_token, eps, K_HEADS, HEAD_DIM, ROTARY_DIM,
             ROWS, K_RMS_NORM_REDUCTION, ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_K_WEIGHT,
         )  # fmt: skip
     else:
         _copy_tile(
-            v_ptr, v_out_ptr + start * (K_HEADS * HEAD_DIM), (tile - q_tiles - k_tiles) * ROWS, tokens * K_HEADS,
+            v_ptr, v_out_ptr + start * (K_HEADS * HEAD_DIM), tile - q_tiles - k_tiles, tokens,
             v_stride_token, v_stride_head, K_HEADS, HEAD_DIM, ROWS,
         )  # fmt: skip

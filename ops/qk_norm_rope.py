@@ -10,7 +10,7 @@ from numerics.ops.dispatch import AnyNumerics, Decision, dispatch, in_force, set
 from numerics.ops.inputs import check_activation, check_alike, check_eps, check_weight
 from numerics.ops.launch import Launch
 from numerics.ops.norm import rows_of
-from numerics.ops.qk_geometry import one_batch, tile_of, why_not
+from numerics.ops.qk_geometry import count_tiles, one_batch, tile_of, why_not
 from numerics.ops.qk_kernels import _qk_norm_rope_kernel
 from numerics.ops.reduction import order_of
 from numerics.ops.registry import Op, few_tokens
@@ -178,7 +178,8 @@ def _prepare(
         inputs=(0, 1, 2, 3, 4),
         outputs=(q.shape, k.shape),
         returns=(0, 1),
-        programs=batch * (-(-tokens * q_heads // rows) - (-tokens * k_heads // rows)),
+        programs=count_tiles(tokens, q_heads, rows) + count_tiles(tokens, k_heads, rows),
+        batch=batch,
         scalars=(tokens, *q_strides, *k_strides, *table_strides, eps),
         constants={
             "Q_HEADS": q_heads,

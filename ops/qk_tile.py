@@ -15,9 +15,9 @@ def _norm_rope_tile(
     x_ptr,  # of one batch element: tokens x_stride_token apart, heads x_stride_head, elements 1
     weight_ptr,
     table_ptr,  # of its first token
-    out_ptr,  # of its first token, rows HEAD_DIM apart
-    first,  # row of the tile; row = token * HEADS + head
-    rows,  # of this batch element
+    out_ptr,  # of its first token, heads HEAD_DIM apart
+    tile,
+    tokens,  # of this batch element
     x_stride_token,
     x_stride_head,
     table_stride_token,
@@ -32,51 +32,127 @@ def _norm_rope_tile(
     INTERLEAVED: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
 ):
-    """Normalize and rotate ROWS heads, each read and written once, in whole cache lines."""
+    """Normalize and rotate up to ROWS heads, each read and written once, in whole cache lines."""
     dtype: tl.constexpr = x_ptr.dtype.element_ty
-    BLOCK: tl.constexpr = ceil_pow2(HEAD_DIM)
     HALF: tl.constexpr = ROTARY_DIM // 2
-    ONE_TOKEN: tl.constexpr = HEADS % ROWS == 0  # then the tile is also full
-    WHOLE: tl.constexpr = ONE_TOKEN and BLOCK == HEAD_DIM
-
-    row = first + tl.arange(0, ROWS)
-    live = (row < rows)[:, None]
-    token = (row // HEADS).to(tl.int64)[:, None]
-    x_row = x_ptr + token * x_stride_token + (row % HEADS).to(tl.int64)[:, None] * x_stride_head
-    # One row of the table for the tile is read as a vector, which then needs no move; else one for each head.
-    table_row = (
-        (table_ptr + (first // HEADS).to(tl.int64) * table_stride_token)
-        if ONE_TOKEN
-        else (table_ptr + token * table_stride_token)
+    ONE_TOKEN: tl.constexpr = fits_tokens(HEADS, ROWS)
+    BLOCK: tl.constexpr = ceil_pow2(HEAD_DIM)
+    WHOLE: tl.constexpr = HEADS % ROWS == 0 and BLOCK == HEAD_DIM and ONE_TOKEN
+    PARTIAL: tl.constexpr = ROTARY_DIM < HEAD_DIM
+    # Two products of 16-bit numbers are exact in float32, so one rounding of their sum is all that any order makes.
+    EXACT_PRODUCTS: tl.constexpr = (
+        dtype.primitive_bitwidth == 16
+        and table_ptr.dtype.element_ty.primitive_bitwidth == 16
+        and contains(ROUNDING_POINTS, "qk_norm")
+        and not contains(ROUNDING_POINTS, "rope_product")
     )
-    column = tl.arange(0, BLOCK)[None, :]
-    mask = live & (column < HEAD_DIM)
 
-    x = _load(x_row + column, mask, WHOLE)
+    token, head, live = _rows_of_tile(tile, tokens, HEADS, ROWS)
+    x_row = x_ptr + token * x_stride_token + head.to(tl.int64) * x_stride_head
+    table_row = table_ptr + token * table_stride_token
+    marked = _is_marked(table_row, live, HALF, ONE_TOKEN)
+    y = _normalized(
+        x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, WHOLE, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT
+    )
+    if INTERLEAVED:
+        out = _rotate_neighbours(
+            y,
+            table_row,
+            live,
+            ROWS,
+            BLOCK,
+            HALF,
+            ONE_TOKEN,
+            PARTIAL,
+            EXACT_PRODUCTS,
+            dtype,
+            ROUNDING_POINTS,
+            ROPE_ROTATION,
+        )
+    else:
+        out = _rotate_halves(
+            y,
+            table_row,
+            live,
+            ROWS,
+            BLOCK,
+            HALF,
+            ONE_TOKEN,
+            PARTIAL,
+            EXACT_PRODUCTS,
+            dtype,
+            ROUNDING_POINTS,
+            ROPE_ROTATION,
+        )
+    column = tl.arange(0, BLOCK)[None, :]
+    out_row = out_ptr + (token * HEADS + head) * HEAD_DIM
+    _store(out_row + column, out, live & (column < HEAD_DIM), WHOLE)
+    if marked:
+        # Rare, so computed again rather than kept: holding both results would leave registers for fewer programs.
+        tl.debug_barrier()
+        y = _normalized(
+            x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, WHOLE, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT
+        )
+        same = _is_identity(table_row, live, HALF, ONE_TOKEN)
+        tl.store(out_row + column, y.to(dtype), mask=live & (column < HEAD_DIM) & same)
+
+
+@triton.jit
+def _count_tiles(tokens, HEADS: tl.constexpr, ROWS: tl.constexpr):
+    if fits_tokens(HEADS, ROWS):
+        return tokens * ((HEADS + ROWS - 1) // ROWS)
+    else:
+        return tl.cdiv(tokens * HEADS, ROWS)
+
+
+@triton.jit
+def _rows_of_tile(tile, tokens, HEADS: tl.constexpr, ROWS: tl.constexpr):
+    """Token, head and whether there is such a row, each [ROWS, 1]; the token is a scalar where a tile has but one."""
+    if fits_tokens(HEADS, ROWS):
+        TILES: tl.constexpr = (HEADS + ROWS - 1) // ROWS
+        SHARE: tl.constexpr = (HEADS + TILES - 1) // TILES  # heads of a tile
+        place = tl.arange(0, ROWS)[:, None]
+        head = tile % TILES * SHARE + place
+        return (tile // TILES).to(tl.int64), head, (place < SHARE) & (head < HEADS)
+    else:
+        row = tile * ROWS + tl.arange(0, ROWS)[:, None]
+        return (row // HEADS).to(tl.int64), row % HEADS, row < tokens * HEADS
+
+
+@triton.jit
+def _normalized(
+    x_row,
+    weight_ptr,
+    live,
+    eps,
+    HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    RMS_NORM_REDUCTION: tl.constexpr,
+    ROUNDING_POINTS: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+):
+    """[ROWS, ceil_pow2(HEAD_DIM)] float32: what the rotation reads."""
+    dtype: tl.constexpr = x_row.dtype.element_ty
+    BLOCK: tl.constexpr = ceil_pow2(HEAD_DIM)
+    element = tl.arange(0, BLOCK)
+    x = _load(x_row + element[None, :], live & (element < HEAD_DIM)[None, :], WHOLE)
     if RMS_NORM_REDUCTION == "triton":
         mean = tl.sum(x * x, axis=1) / HEAD_DIM
     else:
         if in_registers(RMS_NORM_REDUCTION):
             VECTOR: tl.constexpr = field(RMS_NORM_REDUCTION, "vector")
             THREADS: tl.constexpr = BLOCK // VECTOR
-            sums = _within((tl.reshape(x, (ROWS * THREADS, VECTOR)),), ROWS * THREADS, RMS_NORM_REDUCTION)
+            vectors = tl.reshape(x, (ROWS * THREADS, VECTOR))
+            sums = _within((vectors,), ROWS * THREADS, RMS_NORM_REDUCTION, dtype.primitive_bitwidth == 16)
             total = _across(tl.reshape(sums, (ROWS, THREADS)), ROWS, THREADS, RMS_NORM_REDUCTION)
         else:
-            total = _sum_from_memory(x_row, row < rows, ROWS, RMS_NORM_REDUCTION)
+            total = _sum_from_memory(x_row, live, ROWS, RMS_NORM_REDUCTION)
         mean = _mean(total, HEAD_DIM, RMS_NORM_REDUCTION)
     rstd = tl.rsqrt(mean + eps)[:, None]
-    element = tl.arange(0, BLOCK)
     weight = _load(weight_ptr + element, element < HEAD_DIM, BLOCK == HEAD_DIM)[None, :] if HAS_WEIGHT else 0.0
     y = _normalize(x, rstd, weight, dtype, ROUNDING_POINTS, HAS_WEIGHT)
-    y = _round_at("qk_norm", y, dtype, ROUNDING_POINTS)
-
-    if INTERLEAVED:
-        out = _rotate_neighbours(
-            y, table_row, live, ROWS, BLOCK, HALF, ONE_TOKEN, dtype, ROUNDING_POINTS, ROPE_ROTATION
-        )
-    else:
-        out = _rotate_halves(y, table_row, live, ROWS, BLOCK, HALF, ONE_TOKEN, dtype, ROUNDING_POINTS, ROPE_ROTATION)
-    _store(out_ptr + row.to(tl.int64)[:, None] * HEAD_DIM + column, out, mask, WHOLE)
+    return _round_at("qk_norm", y, dtype, ROUNDING_POINTS)
 
 
 @triton.jit
@@ -88,6 +164,8 @@ def _rotate_neighbours(
     BLOCK: tl.constexpr,
     HALF: tl.constexpr,
     ONE_TOKEN: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    EXACT_PRODUCTS: tl.constexpr,
     dtype: tl.constexpr,
     ROUNDING_POINTS: tl.constexpr,
     ROPE_ROTATION: tl.constexpr,
@@ -96,17 +174,14 @@ def _rotate_neighbours(
     a, b = tl.split(tl.reshape(y, (ROWS, BLOCK // 2, 2)))
     pair = tl.arange(0, BLOCK // 2)
     c, s = _cos_sin(table_row, pair, pair < HALF, live, HALF, ONE_TOKEN)
-    if ONE_TOKEN:
-        if tl.max(_is_identity(c, s).to(tl.int32)) == 1:
-            out = y.to(dtype)
-        else:
-            real, imag = _rotate(a, b, c, s, dtype, ROUNDING_POINTS, ROPE_ROTATION)
-            out = tl.reshape(tl.join(real, imag), (ROWS, BLOCK)).to(dtype)
-        return out
+    if EXACT_PRODUCTS:
+        real, imag = tl.fma(a, c, -(b * s)), tl.fma(a, s, b * c)
     else:
         real, imag = _rotate(a, b, c, s, dtype, ROUNDING_POINTS, ROPE_ROTATION)
-        out = tl.reshape(tl.join(real, imag), (ROWS, BLOCK))
-        return tl.where(_is_identity(c, s), y, out).to(dtype)
+    if PARTIAL:
+        rotated = (pair < HALF)[None, :]
+        real, imag = tl.where(rotated, real, a), tl.where(rotated, imag, b)
+    return tl.reshape(tl.join(real, imag), (ROWS, BLOCK)).to(dtype)
 
 
 @triton.jit
@@ -118,6 +193,8 @@ def _rotate_halves(
     BLOCK: tl.constexpr,
     HALF: tl.constexpr,
     ONE_TOKEN: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    EXACT_PRODUCTS: tl.constexpr,
     dtype: tl.constexpr,
     ROUNDING_POINTS: tl.constexpr,
     ROPE_ROTATION: tl.constexpr,
@@ -146,49 +223,42 @@ def _rotate_halves(
         p = tl.gather(x, tl.broadcast_to(partner[None, :, None], (ROWS, GRAINS, GRAIN)), axis=1)
         p = tl.reshape(p, (ROWS, BLOCK))
 
-    lower = tl.arange(0, BLOCK)[None, :] < HALF
     element = tl.arange(0, BLOCK)
-    pair = tl.where(element < HALF, element, element - HALF)
-    c, s = _cos_sin(table_row, pair, element < 2 * HALF, live, HALF, ONE_TOKEN)
-    if ONE_TOKEN:
-        if tl.max(_is_identity(c, s).to(tl.int32)) == 1:
-            out = y.to(dtype)
-        else:
-            out = _rotate_half(y, p, c, s, lower, dtype, ROUNDING_POINTS, ROPE_ROTATION).to(dtype)
-        return out
-    else:
-        out = _rotate_half(y, p, c, s, lower, dtype, ROUNDING_POINTS, ROPE_ROTATION)
-        return tl.where(_is_identity(c, s), y, out).to(dtype)
-
-
-@triton.jit
-def _rotate_half(y, p, c, s, lower, dtype: tl.constexpr, ROUNDING_POINTS: tl.constexpr, ROPE_ROTATION: tl.constexpr):
-    if ROPE_ROTATION == "complex":
+    lower = element < HALF
+    rotated = element < 2 * HALF
+    c, s = _cos_sin(table_row, tl.where(lower, element, element - HALF), rotated, live, HALF, ONE_TOKEN)
+    lower = lower[None, :]
+    if EXACT_PRODUCTS:
+        out = tl.fma(p, tl.where(lower, -s, s), y * c)
+    elif ROPE_ROTATION == "complex":
         product = _round_at("rope_product", tl.where(lower, p, y) * tl.where(lower, -s, c), dtype, ROUNDING_POINTS)
-        return tl.fma(tl.where(lower, y, p), tl.where(lower, c, s), product)
+        out = tl.fma(tl.where(lower, y, p), tl.where(lower, c, s), product)
     else:
         out = _round_at("rope_product", y * c, dtype, ROUNDING_POINTS)
-        return out + _round_at("rope_product", p * tl.where(lower, -s, s), dtype, ROUNDING_POINTS)
+        out = out + _round_at("rope_product", p * tl.where(lower, -s, s), dtype, ROUNDING_POINTS)
+    if PARTIAL:
+        out = tl.where(rotated[None, :], out, y)
+    return out.to(dtype)
 
 
 @triton.jit
 def _copy_tile(
     x_ptr,
     out_ptr,
-    first,
-    rows,
+    tile,
+    tokens,
     x_stride_token,
     x_stride_head,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    row = first + tl.arange(0, ROWS)
+    """Copy up to ROWS heads, bit for bit."""
+    token, head, live = _rows_of_tile(tile, tokens, HEADS, ROWS)
     column = tl.arange(0, ceil_pow2(HEAD_DIM))[None, :]
-    mask = (row < rows)[:, None] & (column < HEAD_DIM)
-    offset = (row // HEADS).to(tl.int64) * x_stride_token + (row % HEADS).to(tl.int64) * x_stride_head
-    x = tl.load(x_ptr + offset[:, None] + column, mask=mask)
-    tl.store(out_ptr + row.to(tl.int64)[:, None] * HEAD_DIM + column, x, mask=mask)
+    mask = live & (column < HEAD_DIM)
+    x = tl.load(x_ptr + token * x_stride_token + head.to(tl.int64) * x_stride_head + column, mask=mask)
+    tl.store(out_ptr + (token * HEADS + head) * HEAD_DIM + column, x, mask=mask)
 
 
 # --- Parts ------------------------------------------------------------------------------------------------------------
@@ -212,27 +282,47 @@ def _store(pointer, x, mask, WHOLE: tl.constexpr):
 
 @triton.jit
 def _cos_sin(table_row, pair, rotated, live, HALF: tl.constexpr, ONE_TOKEN: tl.constexpr):
-    """[1 or ROWS, len(pair)]; what is not rotated reads as identity."""
-    if ONE_TOKEN:
-        c = tl.load(table_row + pair, mask=rotated, other=1.0)[None, :]
-        s = tl.load(table_row + HALF + pair, mask=rotated, other=-0.0)[None, :]
+    """[1 or ROWS, len(pair)] float32; 0 where nothing is rotated."""
+    if ONE_TOKEN:  # one row for the tile, read as a vector: in two dimensions it would move between threads
+        c = tl.load(table_row + pair, mask=rotated, other=0.0)
+        s = tl.load(table_row + HALF + pair, mask=rotated, other=0.0)
+        return c.to(tl.float32)[None, :], s.to(tl.float32)[None, :]
     else:
         mask = live & rotated[None, :]
-        c = tl.load(table_row + pair[None, :], mask=mask, other=1.0)
-        s = tl.load(table_row + HALF + pair[None, :], mask=mask, other=-0.0)
-    return c.to(tl.float32), s.to(tl.float32)
+        c = tl.load(table_row + pair[None, :], mask=mask, other=0.0)
+        s = tl.load(table_row + HALF + pair[None, :], mask=mask, other=0.0)
+        return c.to(tl.float32), s.to(tl.float32)
 
 
 @triton.jit
-def _is_identity(c, s):
-    """[1 or ROWS, 1]: whether a token is not rotated: its row of the table says cos 1 and sin -0.0 throughout."""
-    pairs = (c == 1.0) & (s.to(tl.int32, bitcast=True) == -2147483648)
-    return tl.min(pairs.to(tl.int32), axis=1)[:, None] == 1
+def _is_marked(table_row, live, HALF: tl.constexpr, ONE_TOKEN: tl.constexpr):
+    """Whether some row of the tile begins as an identity row does: cos 1 and sin -0.0."""
+    if ONE_TOKEN:
+        return _is_one_and_minus_zero(tl.load(table_row), tl.load(table_row + HALF))
+    else:
+        c, s = tl.load(table_row, mask=live, other=0.0), tl.load(table_row + HALF, mask=live, other=0.0)
+        marked = _is_one_and_minus_zero(c, s)
+        return tl.max(tl.max(marked.to(tl.int32), axis=1), axis=0) == 1
+
+
+@triton.jit
+def _is_identity(table_row, live, HALF: tl.constexpr, ONE_TOKEN: tl.constexpr):
+    """[1 or ROWS, 1]: whether a row of the table says cos 1 and sin -0.0 throughout."""
+    pair = tl.arange(0, ceil_pow2(HALF))[None, :]
+    mask = (pair < HALF) if ONE_TOKEN else live & (pair < HALF)
+    c = tl.load(table_row + pair, mask=mask, other=1.0)
+    s = tl.load(table_row + HALF + pair, mask=mask, other=-0.0)
+    return tl.min(_is_one_and_minus_zero(c, s).to(tl.int32), axis=1)[:, None] == 1
+
+
+@triton.jit
+def _is_one_and_minus_zero(c, s):
+    return (c.to(tl.float32) == 1.0) & (s.to(tl.float32).to(tl.int32, bitcast=True) == -2147483648)
 
 
 @triton.jit
 def _sum_from_memory(x_row, live, ROWS: tl.constexpr, ORDER: tl.constexpr):
-    """[ROWS] for any order: each thread's vectors are read again, from the cache. x_row: pointers [ROWS, 1]."""
+    """[ROWS] for any order: each thread's vectors are read again, from the cache. x_row, live: [ROWS, 1]."""
     WIDTH: tl.constexpr = field(ORDER, "width")
     VECTOR: tl.constexpr = field(ORDER, "vector")
     THREADS: tl.constexpr = field(ORDER, "threads")
@@ -243,13 +333,27 @@ def _sum_from_memory(x_row, live, ROWS: tl.constexpr, ORDER: tl.constexpr):
     passes = ()
     for p in tl.static_range(field(ORDER, "passes")):
         column = (p * THREADS + thread) * VECTOR + element
-        mask = live[:, None, None] & (thread < THREADS) & (element < VECTOR) & (column < WIDTH)
+        mask = live[:, :, None] & (thread < THREADS) & (element < VECTOR) & (column < WIDTH)
         x = tl.load(x_row[:, :, None] + column, mask=mask, other=0.0).to(tl.float32)
         passes = passes + (tl.reshape(x, (ROWS * LANES, ELEMENTS)),)
-    return _across(tl.reshape(_within(passes, ROWS * LANES, ORDER), (ROWS, LANES)), ROWS, LANES, ORDER)
+    return _across(
+        tl.reshape(
+            _within(passes, ROWS * LANES, ORDER, x_row.dtype.element_ty.primitive_bitwidth == 16), (ROWS, LANES)
+        ),
+        ROWS,
+        LANES,
+        ORDER,
+    )
 
 
 # --- Questions answered at compile time -------------------------------------------------------------------------------
+
+
+@triton.constexpr_function
+def fits_tokens(heads: int, rows: int) -> bool:
+    """Whether tiles of one token each leave at most a fifth of their rows empty; else a tile may span tokens."""
+    tiles = -(-heads // rows)
+    return 5 * heads >= 4 * tiles * rows
 
 
 @triton.constexpr_function

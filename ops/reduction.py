@@ -136,25 +136,28 @@ def _columns(x, M: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def _add_square(total, x, ORDER: tl.constexpr):
-    if field(ORDER, "square") == "fma":
+def _add_square(total, x, ORDER: tl.constexpr, EXACT: tl.constexpr):
+    if EXACT or field(ORDER, "square") == "fma":
         return tl.fma(x, x, total)
     else:
         return total + x * x
 
 
 @triton.jit
-def _within(passes, M: tl.constexpr, ORDER: tl.constexpr):
-    """[M] sums of squares of M threads. passes: for each vector of a thread [M, vector], zeros beyond the row."""
+def _within(passes, M: tl.constexpr, ORDER: tl.constexpr, EXACT: tl.constexpr):
+    """[M] sums of squares of M threads. passes: for each vector of a thread [M, vector], zeros beyond the row.
+
+    EXACT: the squares need no rounding, as those of 16-bit numbers, so that fusing them into the sum changes no bit.
+    """
     VECTOR: tl.constexpr = field(ORDER, "vector")
     SLOTS: tl.constexpr = field(ORDER, "slots")
     PASSES: tl.constexpr = field(ORDER, "passes")
     if field(ORDER, "inner") == "pairs":
         for p in tl.static_range(PASSES):
             x = _columns(passes[p], M, ceil_pow2(VECTOR))
-            squares = _add_square(x[0] * x[0], x[1], ORDER)
+            squares = _add_square(x[0] * x[0], x[1], ORDER, EXACT)
             for i in tl.static_range(2, VECTOR, 2):
-                squares = squares + _add_square(x[i] * x[i], x[i + 1], ORDER)
+                squares = squares + _add_square(x[i] * x[i], x[i + 1], ORDER, EXACT)
             if p == 0:
                 total = squares
             else:
@@ -168,7 +171,7 @@ def _within(passes, M: tl.constexpr, ORDER: tl.constexpr):
         for slot in tl.static_range(least(SLOTS, PASSES * VECTOR)):
             part = elements[slot] * elements[slot]
             for i in tl.static_range(slot + SLOTS, PASSES * VECTOR, SLOTS):
-                part = _add_square(part, elements[i], ORDER)
+                part = _add_square(part, elements[i], ORDER, EXACT)
             if slot == 0:
                 total = part
             else:
@@ -228,7 +231,7 @@ def _combine_columns(columns, N: tl.constexpr, HOW: tl.constexpr):
 @triton.jit
 def _mean(total, WIDTH: tl.constexpr, ORDER: tl.constexpr):
     """The mean of WIDTH squares. `/` is not a correctly rounded division in Triton."""
-    if field(ORDER, "mean") == "divide":
+    if field(ORDER, "mean") == "divide" and WIDTH & (WIDTH - 1) != 0:
         return tl.div_rn(total, tl.full(total.shape, WIDTH, tl.float32))
     else:  # a power of two is exact either way
         return total * (1.0 / WIDTH)

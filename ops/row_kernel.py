@@ -44,6 +44,8 @@ def _row_kernel(
     stays in registers for the second half of the work.
     """
     dtype: tl.constexpr = x_ptr.dtype.element_ty
+    # The squares of 16-bit numbers are exact in float32.
+    EXACT: tl.constexpr = dtype.primitive_bitwidth == 16 and (BRANCH == "none" or contains(ROUNDING_POINTS, "residual"))
     SPAN: tl.constexpr = THREADS * VECTOR
     LANES: tl.constexpr = ceil_pow2(THREADS)
     ELEMENTS: tl.constexpr = ceil_pow2(VECTOR)
@@ -90,7 +92,7 @@ def _row_kernel(
             vectors = ()
             for p in tl.static_range(PASSES):
                 vectors = vectors + (tl.reshape(passes[p].to(tl.float32), (ROWS * LANES, ELEMENTS)),)
-            threads = tl.reshape(_within(vectors, ROWS * LANES, RMS_NORM_REDUCTION), (ROWS, LANES))
+            threads = tl.reshape(_within(vectors, ROWS * LANES, RMS_NORM_REDUCTION, EXACT), (ROWS, LANES))
             mean = _mean(_across(threads, ROWS, LANES, RMS_NORM_REDUCTION), WIDTH, RMS_NORM_REDUCTION)
         rstd = tl.rsqrt(mean + eps)[:, None]
 

@@ -62,6 +62,7 @@ class RowPlan:
             ),
             returns=self._returns(in_place=in_place),
             programs=-(-rows // rows_per_program),
+            batch=1,
             scalars=(
                 0,
                 rows,
