@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ Source = Literal["package", "package model", "user", "user model", "environment"
 Value = str | bool | int | tuple[str, ...]
 
 REMEMBERED_CALLS = 1024  # of one resolution; a call that passed is not checked again
+
+_by_key: dict[str, Resolution] = {}
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Provenance:
 class Resolution:
     """The settings for one (family, model, capability). Immutable, hashable, and pickles with all that it needs.
 
+    `key` names the content: a compiler that traces code with a resolution reads and guards it alone.
+
     Without a capability, where an entry of a file depends on it, `when` holds one resolution for each pattern of these
     entries, and `bind` picks one; the other fields then say what holds where no pattern does.
     """
@@ -68,6 +73,16 @@ class Resolution:
     requires: Requires
     sources: Mapping[str, Provenance]  # "preset", "min_tokens", and each knob that is set on top of the preset
     when: tuple[tuple[str, Resolution], ...] = ()  # (capability pattern, what holds there)
+    key: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        content = (
+            self.op, self.model, self.capability, self.label, dict(self.sources), self.numerics.text, self.min_tokens,
+            self.requires.model_dump_json(), *((pattern, row.key) for pattern, row in self.when),
+        )  # fmt: skip
+        key = hashlib.sha256(repr(content).encode()).hexdigest()
+        object.__setattr__(self, "key", key)
+        _by_key[key] = self
 
     @property
     def label(self) -> str:
@@ -197,7 +212,16 @@ class Resolution:
         return hash(self) == hash(other) and self.__getstate__() == other.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:  # the fields alone, without what was remembered on the way
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
+
+def by_key(key: str) -> Resolution:
+    """A resolution of this process, by its key."""
+    return _by_key[key]
 
 
 def _provenance(found: Provenance) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Which numerics hold for a call, and which implementation computes it."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,22 +10,25 @@ import torch
 from torch import Tensor
 
 from numerics.errors import ConfigurationError
+from numerics.ops import tracing
 from numerics.ops.inputs import word
 from numerics.ops.reduction import order_of
 from numerics.ops.registry import Key, Op
-from numerics.ops.telemetry import Dispatch, record
 from numerics.presets.schema import Numerics
-from numerics.presets.vocabulary import OPS
+from numerics.presets.vocabulary import OPS, Family, RoundingPoint
 from numerics.resolve import Resolution, resolve
 
 AnyNumerics = Resolution | Numerics | str | None
+
+_used: defaultdict[Family, dict[str, Resolution]] = defaultdict(dict)  # by calls without numerics, by fingerprint
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a call needs of a resolution."""
 
-    numerics: Numerics
+    text: str  # of the numerics
+    rounding_points: tuple[RoundingPoint, ...]
     min_tokens: int = 0
 
 
@@ -41,44 +45,97 @@ def settings_for(
     """The numerics of a call: given, of a preset by name, or (None) those in force now without a model.
 
     like: the activations, or a tensor on their device, with their dtype. width, rows: of each norm that the unfused
-    chain would call; none for an op without a norm.
+    chain would call; none for an op without a norm. While compiling, rows are not known yet: whether the order of
+    additions is declared for them is seen when the op runs.
 
     Raises:
         ConfigurationError: no such preset, settings of another family, or something left to resolve while compiling.
         RequirementError: a condition of the preset or of its reduction does not hold for the call.
     """
     bound = in_force(op, numerics, like)
-    if not isinstance(bound, Resolution):
-        for count in rows:
-            if width is not None:
-                order_of(bound, width, count)
-        return Settings(bound)
     table = None if table_dtype is None else word(table_dtype)
+    if not isinstance(bound, Resolution):
+        if not torch.compiler.is_compiling():
+            for count in rows:
+                if width is not None:
+                    order_of(bound, width, count)
+        return Settings(bound.text, bound.rounding_points)
+    if torch.compiler.is_compiling():
+        text, points, min_tokens = tracing.settings(
+            bound.key, capability_of(like.device), word(dtype or like.dtype), table
+        )
+        tracing.check_spans(bound.key, capability_of(like.device), width, rows)
+        return Settings(text, points, min_tokens)
     norms: Sequence[int | None] = rows or (None,)
     for norm in norms:
         bound.check_call(width=width, rows=norm, dtype=word(dtype or like.dtype), rope_table_dtype=table)
-    return Settings(bound.numerics, bound.min_tokens)
+    return Settings(bound.numerics.text, bound.numerics.rounding_points, bound.min_tokens)
 
 
 def in_force(op: str, numerics: AnyNumerics, like: object) -> Resolution | Numerics:
     """The numerics given, or resolved now, bound to the device of a tensor. Raises as `settings_for` does."""
     if isinstance(numerics, Numerics):
         return numerics
+    if torch.compiler.is_compiling():
+        return _given_to_a_compiler(op, numerics)
     if not isinstance(numerics, Resolution):
-        if torch.compiler.is_compiling():
-            raise ConfigurationError(
-                f"{op}: got numerics={numerics!r} while compiling; files and environment are read outside a graph: "
-                f"pass numerics=resolve({OPS[op]!r}, ...), resolved before"
-            )
-        numerics = resolve(op, preset=numerics)
+        numerics = _used_by_the_forward(op) if numerics is None else resolve(op, preset=numerics)
     if numerics.op != OPS[op]:
-        raise ConfigurationError(f"{op}: got the settings of {numerics.op}; legal: those of {OPS[op]}")
+        raise ConfigurationError(_another_family(op, numerics.op))
     return numerics.bind(capability_of(like.device) if isinstance(like, Tensor) else None)
 
 
-@cache
+def _given_to_a_compiler(op: str, numerics: Resolution | str | None) -> Resolution:
+    """The resolution as it came: `settings_for` binds it."""
+    if not isinstance(numerics, Resolution):
+        given = "None" if numerics is None else repr(numerics)
+        tracing.refuse(
+            f"{op}: got numerics={given} while compiling; files and environment are read outside a graph: "
+            f"pass numerics=resolve('{OPS[op]}', ...), resolved before"
+        )
+    elif numerics.op != OPS[op]:
+        tracing.refuse(_another_family(op, numerics.op))
+    assert isinstance(numerics, Resolution)
+    return numerics
+
+
+def _another_family(op: str, family: Family) -> str:
+    return f"{op}: got the settings of {family}; legal: those of {OPS[op]}"
+
+
+def _used_by_the_forward(op: str) -> Resolution:
+    """What is in force now; in a backward, which computes a forward again, what that used.
+
+    A checkpoint does so outside of the `with numerics.use(...)` that was around it, and on a GPU in another thread.
+    Which of several settings the forward used cannot be told from here.
+    """
+    used = _used[OPS[op]]
+    if not used or torch._C._current_graph_task_id() == -1:
+        found = resolve(op)
+        used[found.fingerprint] = found
+        return found
+    if len(used) > 1:
+        raise ConfigurationError(
+            f"{op}: got numerics=None in a backward, which computes again what a forward computed; calls without "
+            f"numerics used {' and '.join(each.label for each in used.values())} so far, and it cannot be told which "
+            f"of them this forward used: pass numerics=resolve({OPS[op]!r}, ...)"
+        )
+    return next(iter(used.values()))
+
+
+def forget_used() -> None:
+    """Forget what calls without numerics used, as a new process would."""
+    _used.clear()
+
+
+@torch.compiler.assume_constant_result
 def capability_of(device: torch.device) -> str | None:
     """`cuda:9.0` or `hip:gfx942` for a GPU; None for a device that has no capability, such as a CPU."""
+    return _capability(device)
+
+
+@cache
+def _capability(device: torch.device) -> str | None:
     if device.type != "cuda":
         return None
     if torch.version.hip is not None:
@@ -96,14 +153,8 @@ class Decision:
 
 
 def dispatch(op: Op, settings: Settings, *args: Any, key: Key | None = None) -> Any:
-    """Compute a validated call: by the custom op, or where a gradient is wanted by the differentiable reference.
-
-    key: under which calls that look like this one may be remembered.
-    """
-    if torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
-        record(Dispatch(op.name, fused=False, reason="an input requires grad"))
-        return op.reference(*args, numerics=settings.numerics)
-    made = op.call(*args, settings.min_tokens, settings.numerics.text)
+    """Compute a validated call by the custom op. key: under which calls that look like this one may be remembered."""
+    made = op.call(*args, settings.min_tokens, settings.text)
     if key is not None:
-        op.accept(key, *args, settings.min_tokens, settings.numerics.text)
+        op.accept(key, *args, settings.min_tokens, settings.text)
     return made

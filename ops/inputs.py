@@ -47,7 +47,7 @@ def check_weight(name: str, weight: Tensor | None, like_name: str, like: Tensor,
 
 def check_eps(eps: float) -> None:
     """Refuse what is no finite number of at least zero."""
-    if not (math.isfinite(eps) and eps >= 0):
+    if not 0 <= eps < math.inf:
         raise InputError(f"eps: got {eps!r}; legal: a finite number, zero or more")
 
 

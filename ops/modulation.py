@@ -80,9 +80,8 @@ def indexed_scale_shift_(
         raise InputError(f"x: got strides {list(x.stride())}; an expanded tensor cannot be written to: pass x.clone()")
     settings = modulation_settings(op, numerics, x, tables, normed=False)
     if torch.is_grad_enabled() and any(each.requires_grad for each in (x, shift, scale)):
-        # The gradient of scale reads x, of which autograd then needs a copy.
-        source = x.clone() if scale.requires_grad else x
-        return x.copy_(dispatch(SCALE_SHIFT, settings, source, shift, scale, indices))
+        # Autograd keeps the x that the gradient of scale reads.
+        return x.copy_(dispatch(SCALED, settings, x.clone(), shift, scale, indices))
     dispatch(SCALE_SHIFT, settings, *args, key=key)
     return x
 
@@ -131,7 +130,7 @@ def modulation_settings(
     width, rows = (x.shape[1], [len(x)]) if normed else (None, ())
     settings = settings_for(op, numerics, like=x, width=width, rows=rows)
     for name, points in ROUNDED.items():
-        rounded = [point for point in points if point in settings.numerics.rounding_points]
+        rounded = [point for point in points if point in settings.rounding_points]
         if rounded and name in tables and tables[name].dtype != x.dtype:
             raise RequirementError(
                 f"{name}: got {word(tables[name].dtype)}; legal: {word(x.dtype)}, that of the activations, since the "
@@ -143,20 +142,27 @@ def modulation_settings(
 # --- Custom ops -------------------------------------------------------------------------------------------------------
 
 
-def _scale_shift_reference(x: Tensor, *args: Any, numerics: Numerics) -> Tensor:
-    """Of the custom op, which writes into x and returns nothing; where a gradient is wanted the caller writes."""
-    out = indexed_scale_shift_reference(x, *args, numerics=numerics)
-    return out if torch.is_grad_enabled() and out.requires_grad else x.copy_(out)
+def _write_scale_shift(x: Tensor, *args: Any, numerics: Numerics) -> None:
+    x.copy_(indexed_scale_shift_reference(x, *args, numerics=numerics))
 
 
 SCALE_SHIFT = Op(
     "indexed_scale_shift_",
     "Tensor(a!) x, Tensor shift, Tensor scale, Tensor indices",
     "()",
-    reference=_scale_shift_reference,
-    prepare=RowPlan(x=0, shift=1, scale=2, indices=3),
+    reference=_write_scale_shift,
+    prepare=RowPlan(x=0, shift=1, scale=2, indices=3, in_place=True),
     tokens=lambda x, *_: len(x),
     fake=lambda *_: None,
+)
+SCALED = Op(  # the same into a new tensor, for autograd
+    "indexed_scale_shift",
+    "Tensor x, Tensor shift, Tensor scale, Tensor indices",
+    "Tensor",
+    reference=indexed_scale_shift_reference,
+    prepare=RowPlan(x=0, shift=1, scale=2, indices=3),
+    tokens=lambda x, *_: len(x),
+    fake=lambda x, *_: x.new_empty(x.shape),
 )
 GATE = Op(
     "indexed_gate",

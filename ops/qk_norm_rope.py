@@ -13,7 +13,7 @@ from numerics.ops.norm import rows_of
 from numerics.ops.qk_geometry import count_tiles, one_batch, tile_of, why_not
 from numerics.ops.qk_kernels import _qk_norm_rope_kernel
 from numerics.ops.reduction import order_of
-from numerics.ops.registry import Op, few_tokens
+from numerics.ops.registry import Op, few_tokens, parse
 from numerics.ops.rope_table import MAX_HEAD_DIM, check_table, table_rows
 from numerics.ops.stages import normalize, rotate, store
 from numerics.presets.schema import Numerics
@@ -132,7 +132,7 @@ def can_fuse(
     rows = [rows_of(q), rows_of(k)]
     settings = settings_for(OP.name, numerics, like=q, table_dtype=table_dtype, width=q.shape[-1], rows=rows)
     tokens = prod(q.shape[:-2])
-    reason = few_tokens(tokens, settings.min_tokens) or why_not(q, k, rope_table, settings.numerics)
+    reason = few_tokens(tokens, settings.min_tokens) or why_not(q, k, rope_table, parse(settings.text))
     return Decision(fused=reason is None, reason=reason or "")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from numerics.ops import gradient
 from numerics.ops.launch import Launch
 from numerics.ops.telemetry import FEW_TOKENS, Dispatch, record
 from numerics.presets.schema import Numerics
@@ -50,6 +51,8 @@ class Op:
         LIBRARY.define(f"{name}({schema}, int min_tokens, str numerics) -> {returns}")
         LIBRARY.impl(name, self._run, "CompositeExplicitAutograd")
         LIBRARY._register_fake(name, fake)  # the decorator of torch.library looks for the caller's module
+        if self._returns:
+            gradient.register(LIBRARY, name, schema, returns.count("Tensor"), reference, parse)
         self.call = getattr(torch.ops.numerics, name).default
 
     def recall(self, args: tuple[Any, ...], *more: Any) -> tuple[Key | None, Launch | None]:
@@ -64,7 +67,12 @@ class Op:
         looks: list[Any] = []
         for arg in args:
             if isinstance(arg, Tensor):
-                if type(arg) not in PLAIN or arg.layout != torch.strided or (grad and arg.requires_grad):
+                if (
+                    type(arg) not in PLAIN
+                    or arg.layout != torch.strided
+                    or arg.is_neg()  # a view whose values are the negatives of what memory holds
+                    or (grad and arg.requires_grad)
+                ):
                     return None, None
                 looks.append((arg.shape, arg.stride(), arg.dtype, arg.device, arg.data_ptr() & 15))
             elif isinstance(arg, SCALARS):

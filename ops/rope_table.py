@@ -10,7 +10,7 @@ from numerics.errors import InputError
 from numerics.ops.dispatch import AnyNumerics, settings_for
 from numerics.ops.inputs import ACTIVATIONS, check_activation, check_alike, check_either_dtype, word
 from numerics.ops.qk_geometry import why_not
-from numerics.ops.registry import few_tokens
+from numerics.ops.registry import few_tokens, parse
 
 MAX_HEAD_DIM = 256
 HALF_FORM = "[tokens, rotary_dim / 2] or [batch, tokens, rotary_dim / 2]"
@@ -58,7 +58,7 @@ def pack_qk_norm_rope_table(
         op = "fused_qk_norm_rope"
         settings = settings_for(op, numerics, like=cos, dtype=activation, table_dtype=dtype)
         if like is not None and (
-            few_tokens(prod(like.shape[:-2]), settings.min_tokens) or why_not(like, like, None, settings.numerics)
+            few_tokens(prod(like.shape[:-2]), settings.min_tokens) or why_not(like, like, None, parse(settings.text))
         ):
             return None
     half, tokens = cos.shape[-1], cos.shape[-2]
@@ -108,7 +108,8 @@ def table_rows(
 def _check_layout(cos: Tensor, sin: Tensor, head_dim: int) -> None:
     """Refuse tables that repeat each value: by their width, and where the values can be read, by those."""
     width = cos.shape[-1]
-    in_pairs = cos.device.type == "cpu" and _in_pairs(cos) and _in_pairs(sin)
+    readable = cos.device.type == "cpu" and not torch.compiler.is_compiling()
+    in_pairs = readable and _in_pairs(cos) and _in_pairs(sin)
     if in_pairs or 2 * width > head_dim:
         found = "with each value twice, c0, c0, c1, c1, ..." if in_pairs else f"for heads of at most {head_dim}"
         raise InputError(

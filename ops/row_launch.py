@@ -29,6 +29,7 @@ class RowPlan:
     scale: int | None = None
     indices: int | None = None
     eps: int | None = None  # without it there is no norm
+    in_place: bool = False  # write into x
 
     def __call__(self, *args: Any, numerics: Numerics) -> Launch | str:
         """The launch for such arguments of the op, or the reason why there is none."""
@@ -44,7 +45,6 @@ class RowPlan:
         if rows > MAX_ROWS:
             return f"x has {rows} rows, more than {MAX_ROWS}"
         has_norm, has_modulation = self.eps is not None, self.scale is not None
-        in_place = has_modulation and not has_norm
         order: Order | Literal["triton"] = order_of(numerics, width, rows) if has_norm else "triton"
         threads, vector = (OPEN_THREADS, OPEN_VECTOR) if isinstance(order, str) else (order.threads, order.vector)
         if -(-width // (threads * vector)) * vector > MAX_ELEMENTS:
@@ -58,16 +58,16 @@ class RowPlan:
             inputs=(self.x, self.branch, self.gate, self.weight, self.shift, self.scale, self.indices),
             outputs=(
                 None if self.branch is None else x.shape,
-                self.x if in_place else x.shape if has_norm or has_modulation else None,
+                self.x if self.in_place else x.shape if has_norm or has_modulation else None,
             ),
-            returns=self._returns(in_place=in_place),
+            returns=self._returns(),
             programs=-(-rows // rows_per_program),
             batch=1,
             scalars=(
                 0,
                 rows,
                 *strides,
-                strides[0] if in_place else width,
+                strides[0] if self.in_place else width,
                 args[self.eps] if self.eps is not None else 0.0,
             ),
             constants={
@@ -86,9 +86,9 @@ class RowPlan:
             enable_fp_fusion=numerics.enable_fp_fusion,
         )
 
-    def _returns(self, *, in_place: bool) -> tuple[int, ...]:
+    def _returns(self) -> tuple[int, ...]:
         """Of the outputs (total, out). An op that modulates returns the total first, one that only adds last."""
-        if in_place:
+        if self.in_place:
             return ()
         if self.branch is None:
             return (1,)

@@ -25,6 +25,7 @@ class Declaration(BaseModel):
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
+        copied.model_post_init(None)
         return copied
 
 

@@ -58,6 +58,10 @@ class Numerics(Declaration):
     def _points_once_in_order(cls, points: tuple[RoundingPoint, ...]) -> tuple[RoundingPoint, ...]:
         return _sorted_points(points)
 
+    def model_post_init(self, _context: object, /) -> None:
+        """Cache the text, so that a compiler which traces code with numerics needs no more than to read it."""
+        assert self.text
+
     @cached_property
     def text(self) -> str:
         """Canonical JSON: sorted keys, no blanks, a declaration's defaults left out."""
