@@ -18,12 +18,15 @@ def word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def check_activation(name: str, x: Tensor, form: str, dims: Container[int]) -> None:
-    """Refuse what is no plain floating-point tensor with one of `dims` dimensions; `form` says the same in words."""
+def check_activation(name: str, x: Tensor, form: str, dims: Container[int] | None) -> None:
+    """Refuse what is no plain floating-point tensor with one of `dims` dimensions; `form` says the same in words.
+
+    None: any number but zero.
+    """
     _check_plain(name, x)
     if x.dtype not in ACTIVATIONS:
         raise InputError(f"{name}: got dtype {word(x.dtype)}; legal: {', '.join(map(word, ACTIVATIONS))}")
-    if x.ndim not in dims:
+    if x.ndim == 0 or (dims is not None and x.ndim not in dims):
         raise InputError(f"{name}: got shape {list(x.shape)}; legal: {form}")
     if x.shape[-1] == 0:
         raise InputError(f"{name}: got shape {list(x.shape)}; the last dimension must hold at least one element")
@@ -93,13 +96,18 @@ def check_indices(indices: Tensor, rows: int, tables: dict[str, Tensor]) -> None
 def _check_plain(name: str, x: Tensor) -> None:
     if not isinstance(x, Tensor):
         raise InputError(f"{name}: got {type(x).__name__}; legal: a torch.Tensor")
-    if any(base.__name__ == "DTensor" for base in type(x).__mro__):
+    if _is_distributed(type(x)):
         raise InputError(
             f"{name}: got a DTensor; legal: a plain tensor. What is added where depends on what a device holds: "
             "call the op on x.to_local()"
         )
     if x.layout != torch.strided:
         raise InputError(f"{name}: got layout {x.layout}; legal: torch.strided")
+
+
+@torch.compiler.assume_constant_result
+def _is_distributed(kind: type) -> bool:
+    return any(base.__name__ == "DTensor" for base in kind.__mro__)
 
 
 def _check_device(name: str, x: Tensor, like_name: str, like: Tensor) -> None:

@@ -71,3 +71,63 @@ def nearest() -> Callable[[Fraction], float]:
         return rounded if value > 0 else -rounded
 
     return to_float32
+
+
+WIDTH: Final = 32
+OPS: Final = (
+    "fused_add_rms_norm",
+    "fused_joint_qkv_norm_rope",
+    "fused_qk_norm_rope",
+    "indexed_gate",
+    "indexed_gate_rms_norm_scale_shift",
+    "indexed_scale_shift_",
+    "rms_norm",
+    "rms_norm_indexed_scale_shift",
+)
+Arguments = Callable[..., dict[str, Any]]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that uses the fixture `every_op` runs for each public op."""
+    if "every_op" in metafunc.fixturenames:
+        metafunc.parametrize("every_op", OPS)
+
+
+@pytest.fixture(scope="session")
+def arguments() -> Arguments:
+    """Arguments of an op, by name: random, of so many tokens, all of 32 columns; `numerics` is left out."""
+
+    def build_arguments(op: str, tokens: int = 6, dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(tokens)
+
+        def random(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float32).to(dtype)
+
+        rows, weight = (tokens, WIDTH), {"weight": random(WIDTH)}
+        affine = {"shift": random(3, WIDTH), "scale": random(3, WIDTH)}
+        indices, eps = {"indices": torch.arange(tokens) % 3}, {"eps": 1e-6}
+        if op == "fused_qk_norm_rope":
+            weights = {"q_weight": random(WIDTH), "k_weight": random(WIDTH)}
+            heads = {"q": random(1, tokens, 4, WIDTH), "k": random(1, tokens, 2, WIDTH)}
+            return {**heads, **weights, "rope_table": random(tokens, 24), **eps, "interleaved": False}
+        if op == "fused_joint_qkv_norm_rope":
+            heads = {
+                f"{stream}_{name}": random(1, tokens, 4 if name == "q" else 2, WIDTH)
+                for stream in ("text", "image") for name in "qkv"
+            }  # fmt: skip
+            weights = {f"{stream}_{name}_weight": random(WIDTH) for stream in ("text", "image") for name in "qk"}
+            return {**heads, **weights, "rope_table": random(2 * tokens, 24), **eps, "interleaved": True}
+        found: dict[str, dict[str, Any]] = {
+            "rms_norm": {"x": random(*rows), **weight, **eps},
+            "fused_add_rms_norm": {"x": random(*rows), "residual": random(*rows), **weight, **eps},
+            "rms_norm_indexed_scale_shift": {"x": random(*rows), **weight, **affine, **indices, **eps},
+            "indexed_gate_rms_norm_scale_shift": {
+                "residual": random(*rows), "gate": random(3, WIDTH), "branch": random(*rows), **weight, **affine,
+                **indices, **eps,
+            },
+            "indexed_scale_shift_": {"x": random(*rows), **affine, **indices},
+            "indexed_gate": {"x": random(*rows), "gate": random(3, WIDTH), "other": random(*rows), **indices},
+        }  # fmt: skip
+        return found[op]
+
+    return build_arguments
