@@ -164,7 +164,9 @@ def _prepare(
             return f"{stream}: {reason}"
     if rope_table.stride(-1) != 1:
         return f"rope_table has stride {rope_table.stride(-1)} within a row"
-    rows, num_warps = tile_of(width, text_q.element_size())
+    rows, num_warps = tile_of(
+        (q_heads, kv_heads), width, text_q.element_size(), batch * tokens, interleaved=interleaved
+    )
 
     tiles = [
         count_tiles(stream, heads, rows)

@@ -191,8 +191,9 @@ def _stream_tile(
         )  # fmt: skip
     elif tile < q_tiles + k_tiles:
         _norm_rope_tile(
-            k_ptr, k_weight_ptr, table_ptr, k_out_ptr + start * (K_HEADS * HEAD_DIM), tile - q_tiles, tokens, k_stride_token, k_stride_head, table_stride_token, eps, K_HEADS, HEAD_DIM, ROTARY_DIM,
-            ROWS, K_RMS_NORM_REDUCTION, ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_K_WEIGHT,
+            k_ptr, k_weight_ptr, table_ptr, k_out_ptr + start * (K_HEADS * HEAD_DIM), tile - q_tiles, tokens,
+            k_stride_token, k_stride_head, table_stride_token, eps, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS,
+            K_RMS_NORM_REDUCTION, ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_K_WEIGHT,
         )  # fmt: skip
     else:
         _copy_tile(

@@ -172,7 +172,7 @@ def _prepare(
         return reason
     batch, tokens, ((q_strides, k_strides), table_strides) = one_batch((q, k), rope_table)
     q_heads, k_heads, width = q.shape[-2], k.shape[-2], q.shape[-1]
-    rows, num_warps = tile_of(width, q.element_size())
+    rows, num_warps = tile_of((q_heads, k_heads), width, q.element_size(), batch * tokens, interleaved=interleaved)
     return Launch(
         kernel=_qk_norm_rope_kernel,
         inputs=(0, 1, 2, 3, 4),

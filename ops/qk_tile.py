@@ -51,47 +51,27 @@ def _norm_rope_tile(
     x_row = x_ptr + token * x_stride_token + head.to(tl.int64) * x_stride_head
     table_row = table_ptr + token * table_stride_token
     marked = _is_marked(table_row, live, HALF, ONE_TOKEN)
-    y = _normalized(
-        x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, WHOLE, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT
-    )
+    column = tl.arange(0, BLOCK)[None, :]
+    x = _load(x_row + column, live & (column < HEAD_DIM), WHOLE)
+    # The table is read before the sum, across which the compiler moves no reads, and brought into place after it.
+    c, s = _cos_sin(table_row, live, BLOCK, HALF, ONE_TOKEN, INTERLEAVED)
+    y = _normalized(x, x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT)
+    c = c.to(tl.float32)[None, :] if ONE_TOKEN else c.to(tl.float32)
+    s = s.to(tl.float32)[None, :] if ONE_TOKEN else s.to(tl.float32)
     if INTERLEAVED:
         out = _rotate_neighbours(
-            y,
-            table_row,
-            live,
-            ROWS,
-            BLOCK,
-            HALF,
-            ONE_TOKEN,
-            PARTIAL,
-            EXACT_PRODUCTS,
-            dtype,
-            ROUNDING_POINTS,
-            ROPE_ROTATION,
+            y, c, s, ROWS, BLOCK, HALF, PARTIAL, EXACT_PRODUCTS, dtype, ROUNDING_POINTS, ROPE_ROTATION
         )
     else:
-        out = _rotate_halves(
-            y,
-            table_row,
-            live,
-            ROWS,
-            BLOCK,
-            HALF,
-            ONE_TOKEN,
-            PARTIAL,
-            EXACT_PRODUCTS,
-            dtype,
-            ROUNDING_POINTS,
-            ROPE_ROTATION,
-        )
-    column = tl.arange(0, BLOCK)[None, :]
+        out = _rotate_halves(y, c, s, ROWS, BLOCK, HALF, PARTIAL, EXACT_PRODUCTS, dtype, ROUNDING_POINTS, ROPE_ROTATION)
     out_row = out_ptr + (token * HEADS + head) * HEAD_DIM
     _store(out_row + column, out, live & (column < HEAD_DIM), WHOLE)
     if marked:
         # Rare, so computed again rather than kept: holding both results would leave registers for fewer programs.
         tl.debug_barrier()
+        x = _load(x_row + column, live & (column < HEAD_DIM), WHOLE)
         y = _normalized(
-            x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, WHOLE, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT
+            x, x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT
         )
         same = _is_identity(table_row, live, HALF, ONE_TOKEN)
         tl.store(out_row + column, y.to(dtype), mask=live & (column < HEAD_DIM) & same)
@@ -121,13 +101,13 @@ def _rows_of_tile(tile, tokens, HEADS: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def _normalized(
+    x,
     x_row,
     weight_ptr,
     live,
     eps,
     HEAD_DIM: tl.constexpr,
     ROWS: tl.constexpr,
-    WHOLE: tl.constexpr,
     RMS_NORM_REDUCTION: tl.constexpr,
     ROUNDING_POINTS: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
@@ -136,7 +116,7 @@ def _normalized(
     dtype: tl.constexpr = x_row.dtype.element_ty
     BLOCK: tl.constexpr = ceil_pow2(HEAD_DIM)
     element = tl.arange(0, BLOCK)
-    x = _load(x_row + element[None, :], live & (element < HEAD_DIM)[None, :], WHOLE)
+    weight = _load(weight_ptr + element, element < HEAD_DIM, BLOCK == HEAD_DIM) if HAS_WEIGHT else 0.0
     if RMS_NORM_REDUCTION == "triton":
         mean = tl.sum(x * x, axis=1) / HEAD_DIM
     else:
@@ -150,7 +130,7 @@ def _normalized(
             total = _sum_from_memory(x_row, live, ROWS, RMS_NORM_REDUCTION)
         mean = _mean(total, HEAD_DIM, RMS_NORM_REDUCTION)
     rstd = tl.rsqrt(mean + eps)[:, None]
-    weight = _load(weight_ptr + element, element < HEAD_DIM, BLOCK == HEAD_DIM)[None, :] if HAS_WEIGHT else 0.0
+    weight = weight[None, :] if HAS_WEIGHT else weight
     y = _normalize(x, rstd, weight, dtype, ROUNDING_POINTS, HAS_WEIGHT)
     return _round_at("qk_norm", y, dtype, ROUNDING_POINTS)
 
@@ -158,12 +138,11 @@ def _normalized(
 @triton.jit
 def _rotate_neighbours(
     y,
-    table_row,
-    live,
+    c,
+    s,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     HALF: tl.constexpr,
-    ONE_TOKEN: tl.constexpr,
     PARTIAL: tl.constexpr,
     EXACT_PRODUCTS: tl.constexpr,
     dtype: tl.constexpr,
@@ -172,14 +151,12 @@ def _rotate_neighbours(
 ):
     """Pairs (2i, 2i + 1) lie in one thread, which splits and joins them."""
     a, b = tl.split(tl.reshape(y, (ROWS, BLOCK // 2, 2)))
-    pair = tl.arange(0, BLOCK // 2)
-    c, s = _cos_sin(table_row, pair, pair < HALF, live, HALF, ONE_TOKEN)
     if EXACT_PRODUCTS:
         real, imag = tl.fma(a, c, -(b * s)), tl.fma(a, s, b * c)
     else:
         real, imag = _rotate(a, b, c, s, dtype, ROUNDING_POINTS, ROPE_ROTATION)
     if PARTIAL:
-        rotated = (pair < HALF)[None, :]
+        rotated = tl.arange(0, BLOCK // 2)[None, :] < HALF
         real, imag = tl.where(rotated, real, a), tl.where(rotated, imag, b)
     return tl.reshape(tl.join(real, imag), (ROWS, BLOCK)).to(dtype)
 
@@ -187,12 +164,11 @@ def _rotate_neighbours(
 @triton.jit
 def _rotate_halves(
     y,
-    table_row,
-    live,
+    c,
+    s,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     HALF: tl.constexpr,
-    ONE_TOKEN: tl.constexpr,
     PARTIAL: tl.constexpr,
     EXACT_PRODUCTS: tl.constexpr,
     dtype: tl.constexpr,
@@ -223,11 +199,8 @@ def _rotate_halves(
         p = tl.gather(x, tl.broadcast_to(partner[None, :, None], (ROWS, GRAINS, GRAIN)), axis=1)
         p = tl.reshape(p, (ROWS, BLOCK))
 
-    element = tl.arange(0, BLOCK)
-    lower = element < HALF
-    rotated = element < 2 * HALF
-    c, s = _cos_sin(table_row, tl.where(lower, element, element - HALF), rotated, live, HALF, ONE_TOKEN)
-    lower = lower[None, :]
+    column = tl.arange(0, BLOCK)[None, :]
+    lower = column < HALF
     if EXACT_PRODUCTS:
         out = tl.fma(p, tl.where(lower, -s, s), y * c)
     elif ROPE_ROTATION == "complex":
@@ -237,7 +210,7 @@ def _rotate_halves(
         out = _round_at("rope_product", y * c, dtype, ROUNDING_POINTS)
         out = out + _round_at("rope_product", p * tl.where(lower, -s, s), dtype, ROUNDING_POINTS)
     if PARTIAL:
-        out = tl.where(rotated[None, :], out, y)
+        out = tl.where(column < 2 * HALF, out, y)
     return out.to(dtype)
 
 
@@ -281,17 +254,31 @@ def _store(pointer, x, mask, WHOLE: tl.constexpr):
 
 
 @triton.jit
-def _cos_sin(table_row, pair, rotated, live, HALF: tl.constexpr, ONE_TOKEN: tl.constexpr):
-    """[1 or ROWS, len(pair)] float32; 0 where nothing is rotated."""
+def _cos_sin(
+    table_row,
+    live,
+    BLOCK: tl.constexpr,
+    HALF: tl.constexpr,
+    ONE_TOKEN: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+):
+    """[1 or ROWS, pairs, or elements where halves rotate]; 0 where nothing is rotated."""
+    if INTERLEAVED:
+        pair = tl.arange(0, BLOCK // 2)
+        rotated = pair < HALF
+    else:
+        element = tl.arange(0, BLOCK)
+        pair = tl.where(element < HALF, element, element - HALF)
+        rotated = element < 2 * HALF
     if ONE_TOKEN:  # one row for the tile, read as a vector: in two dimensions it would move between threads
         c = tl.load(table_row + pair, mask=rotated, other=0.0)
         s = tl.load(table_row + HALF + pair, mask=rotated, other=0.0)
-        return c.to(tl.float32)[None, :], s.to(tl.float32)[None, :]
+        return c, s
     else:
         mask = live & rotated[None, :]
         c = tl.load(table_row + pair[None, :], mask=mask, other=0.0)
         s = tl.load(table_row + HALF + pair[None, :], mask=mask, other=0.0)
-        return c.to(tl.float32), s.to(tl.float32)
+        return c, s
 
 
 @triton.jit

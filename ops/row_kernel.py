@@ -51,10 +51,16 @@ def _row_kernel(
     ELEMENTS: tl.constexpr = ceil_pow2(VECTOR)
     PASSES: tl.constexpr = (WIDTH + SPAN - 1) // SPAN
 
-    row = first + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    live = row < rows
-    if BRANCH == "gate" or HAS_MODULATION:
-        index = tl.load(index_ptr + row, mask=live, other=0).to(tl.int64)
+    row = first + tl.program_id(0).to(tl.int64) * ROWS
+    if ROWS == 1:  # a scalar, so that addresses are one base and constant offsets
+        live = tl.full((1, 1), 1, tl.int1)
+        if BRANCH == "gate" or HAS_MODULATION:
+            index = tl.load(index_ptr + row).to(tl.int64)
+    else:
+        row += tl.arange(0, ROWS)[:, None]
+        live = row < rows
+        if BRANCH == "gate" or HAS_MODULATION:
+            index = tl.load(index_ptr + row, mask=live, other=0).to(tl.int64)
     place = tl.arange(0, LANES * ELEMENTS)[None, :]
     if VECTOR == ELEMENTS:
         within = place
@@ -63,24 +69,35 @@ def _row_kernel(
         within = place // ELEMENTS * VECTOR + place % ELEMENTS
         owned = (within < SPAN) & (place % ELEMENTS < VECTOR)
 
-    passes = ()
+    # All reads of long streams come before the first write, which the compiler could not move them across. They bypass
+    # the L1 cache, which is left to the vectors that every row reads.
+    passes, branches = (), ()
     for p in tl.static_range(PASSES):
         column = p * SPAN + within
         mask = live & owned & (column < WIDTH)
         whole = full(p, ROWS, SPAN, LANES * ELEMENTS, WIDTH)
-        x = _read(x_ptr + row * x_stride + column, mask, whole)
+        passes = passes + (_read(x_ptr + row * x_stride + column, mask, whole, ".cg"),)
         if BRANCH != "none":
-            branch = _read(branch_ptr + row * branch_stride + column, mask, whole).to(tl.float32)
+            branches = branches + (_read(branch_ptr + row * branch_stride + column, mask, whole, ".cg"),)
+    if BRANCH != "none":
+        totals = ()
+        for p in tl.static_range(PASSES):
+            column = p * SPAN + within
+            mask = live & owned & (column < WIDTH)
+            whole = full(p, ROWS, SPAN, LANES * ELEMENTS, WIDTH)
+            total, branch = passes[p].to(tl.float32), branches[p].to(tl.float32)
             if BRANCH == "gate":
-                gate = _read(gate_ptr + index * gate_stride + column, mask, whole).to(tl.float32)
-                total = _gate(x.to(tl.float32), gate, branch, dtype, ROUNDING_POINTS)
+                gate = _read(gate_ptr + index * gate_stride + column, mask, whole, "").to(tl.float32)
+                total = _gate(total, gate, branch, dtype, ROUNDING_POINTS)
             else:
-                total = x.to(tl.float32) + branch
-            x = total.to(dtype)
-            _write(total_ptr + row * WIDTH + column, x, mask, whole)
-            if not contains(ROUNDING_POINTS, "residual"):
-                x = total
-        passes = passes + (x,)
+                total = total + branch
+            rounded = total.to(dtype)
+            _write(total_ptr + row * WIDTH + column, rounded, mask, whole)
+            if contains(ROUNDING_POINTS, "residual"):
+                totals = totals + (rounded,)
+            else:
+                totals = totals + (total,)
+        passes = totals
 
     if HAS_NORM:
         if RMS_NORM_REDUCTION == "triton":
@@ -103,21 +120,21 @@ def _row_kernel(
             whole = full(p, ROWS, SPAN, LANES * ELEMENTS, WIDTH)
             y = passes[p].to(tl.float32)
             if HAS_NORM:
-                weight = _read(weight_ptr + column, owned & (column < WIDTH), whole) if HAS_WEIGHT else y
+                weight = _read(weight_ptr + column, owned & (column < WIDTH), whole, "") if HAS_WEIGHT else y
                 y = _normalize(y, rstd, weight.to(tl.float32), dtype, ROUNDING_POINTS, HAS_WEIGHT)
             if HAS_MODULATION:
-                scale = _read(scale_ptr + index * scale_stride + column, mask, whole).to(tl.float32)
-                shift = _read(shift_ptr + index * shift_stride + column, mask, whole).to(tl.float32)
+                scale = _read(scale_ptr + index * scale_stride + column, mask, whole, "").to(tl.float32)
+                shift = _read(shift_ptr + index * shift_stride + column, mask, whole, "").to(tl.float32)
                 y = _modulate(y, shift, scale, dtype, ROUNDING_POINTS)
             _write(out_ptr + row * out_stride + column, y.to(dtype), mask, whole)
 
 
 @triton.jit
-def _read(pointer, mask, WHOLE: tl.constexpr):
+def _read(pointer, mask, WHOLE: tl.constexpr, CACHE: tl.constexpr):
     if WHOLE:
-        return tl.load(pointer)
+        return tl.load(pointer, cache_modifier=CACHE)
     else:
-        return tl.load(pointer, mask=mask, other=0.0)
+        return tl.load(pointer, mask=mask, other=0.0, cache_modifier=CACHE)
 
 
 @triton.jit
