@@ -7,7 +7,7 @@ list join with `+`; the empty list is `none`.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
 from numerics.errors import ConfigurationError
@@ -16,8 +16,11 @@ from numerics.presets.vocabulary import FAMILIES, KNOBS, Family
 
 CONFIG: Final = "NUMERICS_CONFIG"
 STRICT: Final = "NUMERICS_STRICT"
+CHECK_INDICES: Final = "NUMERICS_CHECK_INDICES"
 MAX_EDITS: Final = 2  # a variable this close to a known one is a slip of the pen
 BLANKS: Final = " \t\r\n"
+# The mapping below os.environ, where this Python has it: read on every call, never written.
+_SET: Final[Container[bytes] | None] = getattr(os.environ, "_data", None) if os.name == "posix" else None
 DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -32,11 +35,13 @@ VARIABLES: Final[dict[Family, Variables]] = {
     family: Variables(f"VLLM_OMNI_{family.upper()}_NUMERICS", f"VLLM_OMNI_{family.upper()}_MIN_TOKENS")
     for family in FAMILIES
 }
-KNOWN: Final = (*(name for names in VARIABLES.values() for name in names if name), CONFIG, STRICT)
+KNOWN: Final = (*(name for names in VARIABLES.values() for name in names if name), CONFIG, STRICT, CHECK_INDICES)
 
 
 def text(name: str) -> str | None:
     """The variable without surrounding blanks; None if it is unset or blank."""
+    if _SET is not None and os.fsencode(name) not in _SET:
+        return None  # the usual case, which os.environ.get answers in a microsecond: by an exception
     value = os.environ.get(name)
     return None if value is None else value.strip(BLANKS) or None
 
@@ -69,9 +74,18 @@ def config() -> str | None:
 
 def strict() -> bool:
     """Whether an op that cannot take its fused kernel raises. Raises ConfigurationError for anything but 1 or 0."""
-    value = text(STRICT)
+    return _flag(STRICT)
+
+
+def checks_indices() -> bool:
+    """Whether ops read indices on a GPU to see their range. Raises ConfigurationError for anything but 1 or 0."""
+    return _flag(CHECK_INDICES)
+
+
+def _flag(name: str) -> bool:
+    value = text(name)
     if value not in (None, "0", "1"):
-        raise ConfigurationError(f"{STRICT}={value!r}: write 1, or 0 or nothing")
+        raise ConfigurationError(f"{name}={value!r}: write 1, or 0 or nothing")
     return value == "1"
 
 
@@ -95,6 +109,7 @@ def check() -> None:
     """Raises ConfigurationError if any variable of this package is misspelt or has an illegal value."""
     check_names()
     strict()
+    checks_indices()
     for family in FAMILIES:
         read(family)
 
