@@ -75,7 +75,7 @@ def check_modulation(name: str, table: Tensor, like_name: str, like: Tensor) -> 
 def check_indices(indices: Tensor, rows: int, tables: dict[str, Tensor]) -> None:
     """Refuse what is no [rows] of int32 or int64 on the device of the tables; on a CPU also a number out of range.
 
-    On other devices the numbers are not read, since that would wait for the device.
+    On other devices the numbers are not read, since that would wait for the device: see `check_range`.
     """
     _check_plain("indices", indices)
     if indices.dtype not in INDICES:
@@ -84,13 +84,19 @@ def check_indices(indices: Tensor, rows: int, tables: dict[str, Tensor]) -> None
         raise InputError(f"indices: got shape {list(indices.shape)}; legal: [{rows}], one for each row")
     for name, table in tables.items():
         _check_device("indices", indices, name, table)
-        if indices.device.type == "cpu" and not torch.compiler.is_compiling():
-            wrong = (indices < 0) | (indices >= table.shape[0])
-            if wrong.any():
-                row = int(wrong.nonzero()[0])
-                raise InputError(
-                    f"indices: got {int(indices[row])} in row {row}; legal: 0 to {table.shape[0] - 1}, rows of {name}"
-                )
+    if indices.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_range(indices, tables)
+
+
+def check_range(indices: Tensor, tables: dict[str, Tensor]) -> None:
+    """Refuse a number that is no row of some table. Waits for a GPU."""
+    for name, table in tables.items():
+        wrong = (indices < 0) | (indices >= table.shape[0])
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise InputError(
+                f"indices: got {int(indices[row])} in row {row}; legal: 0 to {table.shape[0] - 1}, rows of {name}"
+            )
 
 
 def _check_plain(name: str, x: Tensor) -> None:

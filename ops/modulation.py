@@ -60,7 +60,7 @@ def indexed_scale_shift_(
         x: [rows, N], bfloat16, float16, float32 or float64, any strides, no two elements of which share memory.
         shift: [groups, N] in the dtype of x or float32.
         scale: [groups, N] in the dtype of x, or float32 where the numerics do not round `one_plus_scale` and `scaled`.
-        indices: [rows] int32 or int64, below groups; on a GPU that is not checked.
+        indices: [rows] int32 or int64, below groups, which a GPU checks with NUMERICS_CHECK_INDICES=1.
         numerics: a Resolution, a Numerics, the name of a preset, or None for the settings in force.
 
     Raises:
@@ -93,7 +93,7 @@ def indexed_gate(x: Tensor, gate: Tensor, other: Tensor, indices: Tensor, *, num
         x: [rows, N] bfloat16, float16, float32 or float64, any strides.
         gate: [groups, N] in the dtype of x, or float32 where the numerics do not round `gate_product`.
         other: as x.
-        indices: [rows] int32 or int64, below groups; on a GPU that is not checked.
+        indices: [rows] int32 or int64, below groups, which a GPU checks with NUMERICS_CHECK_INDICES=1.
         numerics: as for `indexed_scale_shift_`.
 
     Returns:

@@ -66,7 +66,7 @@ def rms_norm_indexed_scale_shift(
         weight: [N] in the dtype and on the device of x, or None for no multiplication.
         shift: [groups, N] in the dtype of x or float32.
         scale: [groups, N] in the dtype of x, or float32 where the numerics do not round `one_plus_scale` and `scaled`.
-        indices: [rows] int32 or int64, below groups; on a GPU that is not checked.
+        indices: [rows] int32 or int64, below groups, which a GPU checks with NUMERICS_CHECK_INDICES=1.
         eps: added to the mean of the squares.
         numerics: a Resolution, a Numerics, the name of a preset, or None for the settings in force.
 
@@ -113,7 +113,7 @@ def indexed_gate_rms_norm_scale_shift(
         weight: [N] in the dtype and on the device of residual, or None.
         shift: as for `rms_norm_indexed_scale_shift`.
         scale: the same.
-        indices: [rows] int32 or int64, below groups; on a GPU that is not checked.
+        indices: [rows] int32 or int64, below groups, which a GPU checks with NUMERICS_CHECK_INDICES=1.
         eps: added to the mean of the squares.
         numerics: a Resolution, a Numerics, the name of a preset, or None for the settings in force. The rounding point
             `residual` says whether the norm reads the sum as it is returned, or unrounded.

@@ -11,13 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from numerics.environment import checks_indices
 from numerics.ops import gradient
+from numerics.ops.inputs import check_range
 from numerics.ops.launch import Launch
 from numerics.ops.telemetry import FEW_TOKENS, Dispatch, record
 from numerics.presets.schema import Numerics
 
 LIBRARY = torch.library.Library("numerics", "DEF")
 REMEMBERED_CALLS = 4096
+TABLES = ("shift", "scale", "gate")  # whose rows are indexed
 SCALARS = (bool, int, float, type(None))
 PLAIN = (Tensor, torch.nn.Parameter)  # no subclass that means something else
 
@@ -45,6 +48,9 @@ class Op:
         self._prepare = prepare
         self._tokens = tokens
         self._returns = returns != "()"
+        names = [argument.split()[-1] for argument in schema.split(", ")]
+        self._indices = names.index("indices") if "indices" in names else None
+        self._tables = {name: place for place, name in enumerate(names) if name in TABLES}
         self._fused = Dispatch(name, fused=True)
         self._plans: dict[Key, Launch | Dispatch] = {}
         self._accepted: dict[Key, Launch] = {}
@@ -61,21 +67,21 @@ class Op:
         args: as of the custom op, before min_tokens; more: what else was looked at to accept the call, its numerics
         among it. No name for a call that something else watches, such as a compiler or autograd: it takes the long way.
         """
-        if _is_watched():
+        if _is_watched() or (self._indices is not None and checks_indices()):
             return None, None
         grad = torch.is_grad_enabled()
         looks: list[Any] = []
         for arg in args:
-            if isinstance(arg, Tensor):
+            kind = type(arg)
+            if kind in PLAIN:
                 if (
-                    type(arg) not in PLAIN
-                    or arg.layout != torch.strided
+                    arg.layout is not torch.strided
                     or arg.is_neg()  # a view whose values are the negatives of what memory holds
                     or (grad and arg.requires_grad)
                 ):
                     return None, None
                 looks.append((arg.shape, arg.stride(), arg.dtype, arg.device, arg.data_ptr() & 15))
-            elif isinstance(arg, SCALARS):
+            elif kind in SCALARS:
                 looks.append(arg)
             else:
                 return None, None
@@ -85,7 +91,8 @@ class Op:
     def accept(self, key: Key, *args: Any) -> None:
         """Remember that a call was accepted, if it is fused. args: as of the custom op."""
         plan = self.plan(*args)
-        if isinstance(plan, Launch) and args[0].device.type != "cpu":  # where indices are looked at in each call
+        # A CPU looks at the indices in each call.
+        if isinstance(plan, Launch) and (self._indices is None or args[0].device.type != "cpu"):
             if len(self._accepted) >= REMEMBERED_CALLS:
                 self._accepted.clear()
             self._accepted[key] = plan
@@ -112,6 +119,8 @@ class Op:
         return Dispatch(self.name, fused=False, reason=prepared) if isinstance(prepared, str) else prepared
 
     def _run(self, *args: Any) -> Any:
+        if self._indices is not None and checks_indices() and not _is_capturing(args[self._indices]):
+            check_range(args[self._indices], {name: args[place] for name, place in self._tables.items()})
         plan = self.plan(*args)
         if isinstance(plan, Launch):
             return self.fused(plan, args)
@@ -127,6 +136,11 @@ def _is_watched() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0  # as torch.library.custom_op asks
         or torch._C._are_functorch_transforms_active()
     )
+
+
+def _is_capturing(x: Tensor) -> bool:
+    """Whether a CUDA graph is captured, while which nothing can be read."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def few_tokens(tokens: int, min_tokens: int) -> str | None:

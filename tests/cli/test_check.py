@@ -72,6 +72,7 @@ def test_a_misspelt_variable_is_a_problem() -> None:
     ("variable", "value", "message"),
     [
         ("NUMERICS_STRICT", "yes", "NUMERICS_STRICT"),
+        ("NUMERICS_CHECK_INDICES", "yes", "NUMERICS_CHECK_INDICES"),
         ("VLLM_OMNI_FUSED_RMS_NORM_MIN_TOKENS", "-1", "digits 0 to 9"),
         ("VLLM_OMNI_FUSED_MODULATION_NUMERICS", "fast,x=1", "'x'"),
     ],

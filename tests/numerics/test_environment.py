@@ -27,6 +27,7 @@ def test_the_variables_are_those_of_the_design() -> None:
         "VLLM_OMNI_FUSED_RMS_NORM_MIN_TOKENS",
         "NUMERICS_CONFIG",
         "NUMERICS_STRICT",
+        "NUMERICS_CHECK_INDICES",
     }
 
 
@@ -128,18 +129,23 @@ def test_any_other_min_tokens_is_an_error(monkeypatch: pytest.MonkeyPatch, text:
     assert "write a number in the digits 0 to 9" in str(raised.value)
 
 
+FLAGS = {"NUMERICS_STRICT": environment.strict, "NUMERICS_CHECK_INDICES": environment.checks_indices}
+
+
+@pytest.mark.parametrize("name", FLAGS)
 @pytest.mark.parametrize(("text", "on"), [("1", True), ("0", False), (" 1 ", True)])
-def test_strict_is_one_or_zero(monkeypatch: pytest.MonkeyPatch, text: str, on: bool) -> None:
-    monkeypatch.setenv("NUMERICS_STRICT", text)
-    assert environment.strict() is on
+def test_a_flag_is_one_or_zero(monkeypatch: pytest.MonkeyPatch, name: str, text: str, on: bool) -> None:
+    monkeypatch.setenv(name, text)
+    assert [flag for flag, read in FLAGS.items() if read()] == ([name] if on else [])
 
 
+@pytest.mark.parametrize("name", FLAGS)
 @pytest.mark.parametrize("text", ["true", "yes", "2", "on", "01"])
-def test_any_other_strict_is_an_error(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("NUMERICS_STRICT", text)
-    with pytest.raises(ConfigurationError, match=r"NUMERICS_STRICT=.*write 1, or 0 or nothing"):
-        environment.strict()
-    with pytest.raises(ConfigurationError, match="NUMERICS_STRICT"):
+def test_any_other_flag_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ConfigurationError, match=rf"{name}=.*write 1, or 0 or nothing"):
+        FLAGS[name]()
+    with pytest.raises(ConfigurationError, match=name):
         environment.check()
 
 

@@ -79,7 +79,7 @@ def test_inductor_computes_the_same_bytes(
 
 
 def test_the_graph_shows_the_numerics_in_words(every_op: str, arguments: Arguments) -> None:
-    seen = []
+    seen: list[torch.fx.Node] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
         seen.extend(node for node in graph.graph.nodes if str(node.target).startswith("numerics."))
@@ -132,10 +132,10 @@ class Block(nn.Module):
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_repeated_block_is_compiled_once(grad: bool, arguments: Arguments, same_bits: SameBits) -> None:
     blocks = [Block(32, seed) for seed in range(4)]
-    x = arguments("rms_norm")["x"]
+    x = arguments("rms_norm")["x"].requires_grad_(grad) * 1  # like what a block returns
 
     def run() -> Tensor:
-        y = x
+        y: Tensor = x
         for block in blocks:
             y = block(y)
         return y

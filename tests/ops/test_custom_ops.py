@@ -22,10 +22,10 @@ def overload(name: str) -> Any:
     return getattr(torch.ops.numerics, name).default
 
 
-def positional(op: Any, call: dict[str, Any], given: Numerics) -> list[Any]:
+def positional(op: Any, call: dict[str, Any], given: Numerics) -> tuple[Any, ...]:
     """The arguments in the order of the schema."""
     defaults = {"image_first": False, "min_tokens": 0, "numerics": given.text}
-    return [{**defaults, **call}[argument.name] for argument in op._schema.arguments]
+    return tuple({**defaults, **call}[argument.name] for argument in op._schema.arguments)
 
 
 def strided(call: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def test_every_op_passes_the_checks_of_torch(
     op = overload(name)
     args = positional(op, call, build("qk_norm", "residual"))
     if grad:
-        args = [a.requires_grad_() if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
+        args = tuple(a.requires_grad_() if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
     assert set(torch.library.opcheck(op, args, test_utils=CHECKS).values()) == {"SUCCESS"}
 
 
@@ -60,7 +60,7 @@ def test_every_backward_passes_the_checks_of_torch(every_op: str, build: Builder
     *call, _, text = args
     wanted = [isinstance(arg, Tensor) and arg.is_floating_point() for arg in call]
     for choice in (wanted, [want and place != 0 for place, want in enumerate(wanted)]):
-        checks = torch.library.opcheck(backward, [*grads, *call, choice, text], test_utils=CHECKS)
+        checks = torch.library.opcheck(backward, (*grads, *call, choice, text), test_utils=CHECKS)
         assert set(checks.values()) == {"SUCCESS"}
         assert len(backward(*grads, *call, choice, text)) == sum(choice)
 

@@ -177,12 +177,13 @@ def _fresh() -> None:
 
 def through(x: Tensor, weight: Tensor, given: Any = None) -> Tensor:
     """What follows the norm keeps its result, so that its gradient tells the numerics of the norm."""
-    return rms_norm(x, weight, 1e-6, numerics=given).square()
+    y: Tensor = rms_norm(x, weight, 1e-6, numerics=given).square()
+    return y
 
 
 def gradient(call: dict[str, Any], preset: str, *, given: Any = None, reentrant: bool | None = None) -> Tensor:
     """Of x, with the forward inside of `use(preset)` and the backward outside of it; None: without a checkpoint."""
-    x = call["x"].clone().requires_grad_()
+    x: Tensor = call["x"].clone().requires_grad_()
     with numerics.use(preset=preset):
         if reentrant is None:
             y = through(x, call["weight"], given)
