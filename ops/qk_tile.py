@@ -6,7 +6,7 @@ import math
 
 from numerics.ops.language import ceil_pow2, contains, field, tl, triton
 from numerics.ops.reduction import _across, _mean, _within
-from numerics.ops.stages import _normalize, _rotate, _round_at
+from numerics.ops.stages import _negative, _normalize, _rotate, _round_at
 from numerics.presets.order import Order
 
 
@@ -152,7 +152,7 @@ def _rotate_neighbours(
     """Pairs (2i, 2i + 1) lie in one thread, which splits and joins them."""
     a, b = tl.split(tl.reshape(y, (ROWS, BLOCK // 2, 2)))
     if EXACT_PRODUCTS:
-        real, imag = tl.fma(a, c, -(b * s)), tl.fma(a, s, b * c)
+        real, imag = tl.fma(b, _negative(s), a * c), tl.fma(a, s, b * c)
     else:
         real, imag = _rotate(a, b, c, s, dtype, ROUNDING_POINTS, ROPE_ROTATION)
     if PARTIAL:
@@ -202,13 +202,15 @@ def _rotate_halves(
     column = tl.arange(0, BLOCK)[None, :]
     lower = column < HALF
     if EXACT_PRODUCTS:
-        out = tl.fma(p, tl.where(lower, -s, s), y * c)
+        out = tl.fma(p, tl.where(lower, _negative(s), s), y * c)
     elif ROPE_ROTATION == "complex":
-        product = _round_at("rope_product", tl.where(lower, p, y) * tl.where(lower, -s, c), dtype, ROUNDING_POINTS)
+        product = _round_at(
+            "rope_product", tl.where(lower, p, y) * tl.where(lower, _negative(s), c), dtype, ROUNDING_POINTS
+        )
         out = tl.fma(tl.where(lower, y, p), tl.where(lower, c, s), product)
     else:
         out = _round_at("rope_product", y * c, dtype, ROUNDING_POINTS)
-        out = out + _round_at("rope_product", p * tl.where(lower, -s, s), dtype, ROUNDING_POINTS)
+        out = out + _round_at("rope_product", p * tl.where(lower, _negative(s), s), dtype, ROUNDING_POINTS)
     if PARTIAL:
         out = tl.where(column < 2 * HALF, out, y)
     return out.to(dtype)

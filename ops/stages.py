@@ -122,11 +122,17 @@ def _rotate(a, b, c, s, dtype: tl.constexpr, ROUNDING_POINTS: tl.constexpr, ROPE
     bs = _round_at("rope_product", b * s, dtype, ROUNDING_POINTS)
     bc = _round_at("rope_product", b * c, dtype, ROUNDING_POINTS)
     if ROPE_ROTATION == "complex":
-        return tl.fma(a, c, -bs), tl.fma(a, s, bc)
+        return tl.fma(a, c, _negative(bs)), tl.fma(a, s, bc)
     else:
         ac = _round_at("rope_product", a * c, dtype, ROUNDING_POINTS)
         as_ = _round_at("rope_product", a * s, dtype, ROUNDING_POINTS)
         return ac - bs, as_ + bc
+
+
+@triton.jit
+def _negative(x):
+    """-x. The unary minus of Triton 3.6 and 3.7 is 0 - x, which loses the sign of zero."""
+    return x * -1.0
 
 
 @triton.jit
