@@ -20,6 +20,7 @@ from numerics.cli.render import (
     with_progress,
     write,
 )
+from numerics.cli.trajectory import trajectory
 from numerics.errors import ConfigurationError, NumericsError
 
 EXIT_CODES = (
@@ -282,3 +283,6 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
         print_page(*page(found))
     if found["problems"]:
         raise typer.Exit(DIFFERENT)
+
+
+app.command()(trajectory)
