@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from numerics.cli.bench import bench
 from numerics.cli.options import Capability, Config, Json, Op, completing, kinds, models, orders, presets
 from numerics.cli.render import (
     DIFFERENT,
@@ -286,3 +287,6 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
 
 
 app.command()(trajectory)
+
+
+app.command()(bench)

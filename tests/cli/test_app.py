@@ -29,6 +29,7 @@ LIGHT: Final = [
     ("diff", "vllm_cuda", "vllm_native"),
     ("check",),
     ("schema",),
+    ("bench", "--list"),
     ("doctor",),
 ]
 PAGES: Final = [
