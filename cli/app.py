@@ -286,7 +286,5 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
         raise typer.Exit(DIFFERENT)
 
 
-app.command()(trajectory)
-
-
 app.command()(bench)
+app.command()(trajectory)

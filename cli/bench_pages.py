@@ -86,7 +86,7 @@ def _rows(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
 
 
 def _floor(each: Record) -> tuple[str, ...]:
-    if each["clock"] == "host":
+    if each.get("clock") == "host":
         return "", "", "", "", "time of the host"
     is_copy = each.get("copy_us") is not None
     return (
