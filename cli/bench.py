@@ -171,10 +171,10 @@ def _measured(cases: Sequence[Case], how: _How, out: Path | None) -> list[Record
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"bench measures with {error.name}, which is not installed") from None
     from numerics.measure.cases import PEERS
-    from numerics.measure.result import write
+    from numerics.measure.result import check_writable, write
 
     if out is not None:
-        write(out, [])  # where that fails, it fails before the work
+        check_writable(out)  # before the work
     device = clock.CudaClock()
     there = peers.found(peers.Locations(**how.locations), how.peers or PEERS)
     plan = run.Plan(there, how.peers, how.rounds, how.seed)

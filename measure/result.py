@@ -1,7 +1,8 @@
 """A result: a list of records, one for each case and preset, as JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,10 +83,22 @@ def is_wrong(each: Mapping[str, Any]) -> bool:
 
 def write(path: Path, records: Sequence[Record]) -> None:
     """Whole or not at all. Raises ConfigurationError where the path cannot be written to."""
-    part = path.with_name(f"{path.name}.part")
-    try:
+    with _beside(path) as part:
         part.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
         part.replace(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raises what `write` would, and leaves alone what is there."""
+    with _beside(path) as part:
+        part.touch()
+        part.unlink()
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    try:
+        yield path.with_name(f"{path.name}.part")
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
 

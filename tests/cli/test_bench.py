@@ -64,9 +64,10 @@ def words(text: str) -> str:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so(numerics: Command) -> None:
-    found = numerics("bench")
+def test_without_a_gpu_it_says_so_and_leaves_an_earlier_result_alone(numerics: Command, saved: Path) -> None:
+    found = numerics("bench", "--out", saved)
     assert (found.code, found.out, found.err) == (2, "", "Error: no CUDA device; bench measures kernels\n")
+    assert len(read(saved)) == len(RECORDS)
 
 
 def test_without_torch_the_message_names_it(numerics: Command, monkeypatch: pytest.MonkeyPatch) -> None:

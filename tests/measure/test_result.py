@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from numerics.errors import ConfigurationError
-from numerics.measure.result import FIELDS, is_wrong, ratio, read, record, write
+from numerics.measure.result import FIELDS, check_writable, is_wrong, ratio, read, record, write
 
 # What other programs read.
 PROMISED = [
@@ -61,8 +61,19 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path, text: str | None, mes
 
 
 def test_a_result_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "result.json"
     with pytest.raises(ConfigurationError, match="cannot be written: no such file or directory"):
-        write(tmp_path / "none" / "result.json", [])
+        write(path, [])
+    with pytest.raises(ConfigurationError, match="cannot be written: no such file or directory"):
+        check_writable(path)
+
+
+def test_a_result_is_left_alone_until_there_is_another(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    write(path, [record(op="rms_norm")])
+    check_writable(path)
+    assert json.loads(path.read_text())[0]["op"] == "rms_norm"
+    assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
 
 
 @pytest.mark.parametrize(
