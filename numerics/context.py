@@ -74,6 +74,11 @@ def layers(family: Family) -> tuple[Layer, ...]:
     return tuple(layer for only, layer in stack if only is None or only == family) if stack else ()
 
 
+def state() -> tuple[object, object]:
+    """What `use` and `configure` have set, to compare with what they had set before."""
+    return _configured, _stack.get()
+
+
 def configure(path: str | os.PathLike[str] | None) -> None:
     """Name the user's presets file for the whole process; None goes back to NUMERICS_CONFIG.
 

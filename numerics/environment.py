@@ -7,7 +7,7 @@ list join with `+`; the empty list is `none`.
 
 import os
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from numerics.errors import ConfigurationError
@@ -20,7 +20,7 @@ CHECK_INDICES: Final = "NUMERICS_CHECK_INDICES"
 MAX_EDITS: Final = 2  # a variable this close to a known one is a slip of the pen
 BLANKS: Final = " \t\r\n"
 # The mapping below os.environ, where this Python has it: read on every call, never written.
-_SET: Final[Container[bytes] | None] = getattr(os.environ, "_data", None) if os.name == "posix" else None
+_SET: Final[Mapping[bytes, bytes] | None] = getattr(os.environ, "_data", None) if os.name == "posix" else None
 DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -38,6 +38,11 @@ VARIABLES: Final[dict[Family, Variables]] = {
 KNOWN: Final = (*(name for names in VARIABLES.values() for name in names if name), CONFIG, STRICT, CHECK_INDICES)
 
 
+_RAW_NAMES: Final = {
+    family: tuple(os.fsencode(name) for name in (*names, CONFIG) if name) for family, names in VARIABLES.items()
+}
+
+
 def text(name: str) -> str | None:
     """The variable without surrounding blanks; None if it is unset or blank."""
     if _SET is not None and os.fsencode(name) not in _SET:
@@ -50,6 +55,14 @@ def texts(family: Family) -> Variables:
     """The text of the family's variables, not yet parsed."""
     names = VARIABLES[family]
     return Variables(text(names.numerics or ""), text(names.min_tokens or ""))
+
+
+def raw(family: Family) -> tuple[bytes | str | None, ...]:
+    """All that resolving a family reads here, unparsed: equal while no variable changes, and quick to ask for."""
+    if _SET is None:
+        return (*texts(family), config())
+    get = _SET.get
+    return tuple([get(name) for name in _RAW_NAMES[family]])
 
 
 def read(family: Family) -> tuple[Layer, ...]:

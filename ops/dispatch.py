@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from numerics import context, environment
 from numerics.errors import ConfigurationError
 from numerics.ops import tracing
 from numerics.ops.inputs import word
@@ -16,11 +17,14 @@ from numerics.ops.reduction import order_of
 from numerics.ops.registry import Key, Op
 from numerics.presets.schema import Numerics
 from numerics.presets.vocabulary import OPS, Family, RoundingPoint
+from numerics.requirements import check_environment
 from numerics.resolve import Resolution, resolve
 
 AnyNumerics = Resolution | Numerics | str | None
 
 _used: defaultdict[Family, dict[str, Resolution]] = defaultdict(dict)  # by calls without numerics, by fingerprint
+_now: dict[tuple[object, ...], Resolution] = {}  # what calls without numerics find, by all that decides it
+REMEMBERED_SETTINGS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,10 @@ def in_force(op: str, numerics: AnyNumerics, like: object) -> Resolution | Numer
         return numerics
     if torch.compiler.is_compiling():
         return _given_to_a_compiler(op, numerics)
+    if numerics is None:
+        return _in_force_now(op, like)
     if not isinstance(numerics, Resolution):
-        numerics = _used_by_the_forward(op) if numerics is None else resolve(op, preset=numerics)
+        numerics = resolve(op, preset=numerics)
     if numerics.op != OPS[op]:
         raise ConfigurationError(_another_family(op, numerics.op))
     return numerics.bind(capability_of(like.device) if isinstance(like, Tensor) else None)
@@ -101,6 +107,22 @@ def _given_to_a_compiler(op: str, numerics: Resolution | str | None) -> Resoluti
 
 def _another_family(op: str, family: Family) -> str:
     return f"{op}: got the settings of {family}; legal: those of {OPS[op]}"
+
+
+def _in_force_now(op: str, like: object) -> Resolution:
+    """The settings in force without a model. Resolved again when anything changed that could change them."""
+    device = like.device if isinstance(like, Tensor) else None
+    key = op, device, environment.raw(OPS[op]), context.state(), torch._C._current_graph_task_id() == -1
+    bound = _now.get(key)
+    if bound is None:
+        if len(_now) >= REMEMBERED_SETTINGS:
+            _now.clear()
+        bound = _used_by_the_forward(op).bind(None if device is None else capability_of(device))
+        if key[-1]:
+            _now[key] = bound
+    elif bound.requires.env:
+        check_environment(bound.requires, bound.who)
+    return bound
 
 
 def _used_by_the_forward(op: str) -> Resolution:
@@ -126,6 +148,7 @@ def _used_by_the_forward(op: str) -> Resolution:
 def forget_used() -> None:
     """Forget what calls without numerics used, as a new process would."""
     _used.clear()
+    _now.clear()
 
 
 @torch.compiler.assume_constant_result
