@@ -58,7 +58,7 @@ def trajectory(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Presets through all layers and steps, beside the unfused chain.
+    """Presets through a whole diffusion, beside the chain.
 
     A stack of DiT blocks of MiniMax-H3's geometry, with random weights, denoises a random latent. Each step's latent is
     compared with that of vLLM's norm and PyTorch's affine, or of an eager norm where vLLM's ops are not there.
