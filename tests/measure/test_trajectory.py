@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from numerics.errors import ConfigurationError, RequirementError
+from numerics.golden import load
 from numerics.measure import dit, trajectory_arms, trajectory_plot
+from numerics.measure.arms import as_tuple
 from numerics.measure.chains import TORCH
 from numerics.measure.dit import Dit, Geometry
 from numerics.measure.peers import Peer
@@ -78,16 +80,23 @@ def test_families_that_are_not_under_test_are_the_same_in_all_arms() -> None:
     assert {family for family in exact if exact[family] != fast[family]} == families
 
 
-@pytest.mark.parametrize("op", ["rms_norm_indexed_scale_shift", "indexed_gate_rms_norm_scale_shift", "indexed_gate"])
-def test_a_wrong_element_of_any_op_reaches_the_latent_and_the_verdict(op: str) -> None:
+@pytest.mark.parametrize(
+    ("op", "output"),
+    [
+        ("rms_norm_indexed_scale_shift", 0),
+        ("indexed_gate_rms_norm_scale_shift", 0),
+        ("indexed_gate_rms_norm_scale_shift", 1),
+        ("indexed_gate", 0),
+    ],
+)
+def test_a_wrong_row_of_any_output_reaches_the_latent_and_the_verdict(op: str, output: int) -> None:
     taken = Trajectory(Plan(SMALL, 1, ("vllm_cuda",)), CPU)
     right = taken.arms["vllm_cuda"].calls[op]
 
     def wrong(**given: Tensor) -> Any:
-        made = right(**given)
-        out = made[-1] if isinstance(made, tuple) else made
-        out[7] *= 1.25
-        return made
+        made = as_tuple(right(**given))
+        made[output][7] += made[output][8]
+        return made if len(made) > 1 else made[0]
 
     taken.arms["vllm_cuda"].calls = {**taken.arms["vllm_cuda"].calls, op: wrong}
     control, exact = [each for each in map(taken.take, taken.turns) if each is not None]
@@ -185,7 +194,7 @@ def test_a_claim_is_of_a_provider_and_its_version(preset: str, version: str | No
     assert claims(candidates[preset], exact, unfused, ["fused_modulation"]) is claimed
 
 
-def test_vllms_norm_is_the_reference_where_it_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllms_norm_is_the_reference_where_it_is_claimed() -> None:
     exact, _ = settings_of(Plan(SMALL, STEPS), CPU)
     cuda = torch.device("cuda", 0)
 
@@ -198,6 +207,15 @@ def test_vllms_norm_is_the_reference_where_it_is_claimed(monkeypatch: pytest.Mon
     assert unfused_of(exact, Peer(arm, "0.29.0"), cuda).version == "0.29.0"
     assert "0.40.0 is installed" in unfused_of(exact, Peer(arm, "0.40.0"), cuda).name
     assert "(it is not here)" in unfused_of(exact, "it is not here", cuda).name
+
+
+def test_the_eager_chain_has_the_bytes_of_vllms_norm() -> None:
+    exact, _ = settings_of(Plan(SMALL, STEPS), CPU)
+    golden = load()
+    rows, weight = golden["x_3072"], golden["w_3072"]  # rows that tell orders of additions apart
+    found = unfused_of(exact, "it is not here", CPU).chain.norm(rows, weight, 1e-6)
+    assert torch.equal(found.view(torch.int16), golden["vllm_small_3072"].view(torch.int16))
+    assert not torch.equal(found, TORCH.norm(rows, weight, 1e-6))
 
 
 def test_a_preset_that_refuses_or_takes_the_name_of_an_arm_is_named_before_anything_is_computed(
