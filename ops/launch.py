@@ -34,6 +34,11 @@ def no_kernel_for(device: torch.device, dtype: torch.dtype) -> str | None:
     return f"no kernel for device {device.type!r}"
 
 
+def grid_limit(device: torch.device) -> int | None:
+    """How many programs, or rows, one launch takes at most where the device says so."""
+    return NPU_ROWS if device.type == "npu" else None
+
+
 @dataclass(slots=True)
 class Launch:
     """One kernel with everything but the tensors. Calls that look alike share it."""
@@ -48,36 +53,69 @@ class Launch:
     constants: dict[str, Any]
     num_warps: int
     enable_fp_fusion: bool
-    _compiled: Any = field(default=None, init=False)
+    gathered: tuple[int, ...] = ()  # arguments that the kernel reads as one run and that are none: copied first
+    rows_per_program: int | None = None  # of a kernel whose scalars begin with its first row and the row after the last
+    _run: Any = field(default=None, init=False)  # of the compiled kernel, once there is one
+    _rest: tuple[Any, ...] = field(default=(), init=False)  # all arguments after the pointers
 
     def __call__(self, args: Sequence[Any]) -> tuple[Tensor, ...]:
         """Launch for the arguments of the op. New outputs have the canonical strides of their shape."""
         like: Tensor = args[0]
-        made = [
-            None
-            if output is None
-            else args[output]
-            if isinstance(output, int)
-            else torch.empty(output, dtype=like.dtype, device=like.device)
-            for output in self.outputs
-        ]
+        if self.gathered:
+            args = [arg.contiguous() if place in self.gathered else arg for place, arg in enumerate(args)]
+        made = [self._output(output, args) for output in self.outputs]
         if self.programs * self.batch > 0:
             pointers = [None if place is None else args[place] for place in self.inputs]
             if like.is_cuda and like.device.index != torch.cuda.current_device():
                 with torch.cuda.device(like.device):
-                    self._launch(pointers + made)
+                    self._launch(like, pointers + made)
             else:
-                self._launch(pointers + made)
+                self._launch(like, pointers + made)
         return tuple([made[place] for place in self.returns])  # type: ignore[misc]  # what is returned exists
 
-    def _launch(self, pointers: list[Tensor | None]) -> None:
-        if self._compiled is None:
-            self._compiled = self.kernel[(self.programs, self.batch)](
+    @staticmethod
+    def _output(output: Sequence[int] | int | None, args: Sequence[Any]) -> Tensor | None:
+        if output is None:
+            return None
+        if isinstance(output, int):
+            return args[output]  # type: ignore[no-any-return]
+        for x in args[:2]:
+            # The strides of a new contiguous tensor, not those of x, and faster than allocating by shape.
+            if isinstance(x, Tensor) and x.shape == output:
+                return torch.empty_like(x, memory_format=torch.contiguous_format)
+        return torch.empty(output, dtype=args[0].dtype, device=args[0].device)
+
+    def _launch(self, like: Tensor, pointers: list[Tensor | None]) -> None:
+        if self._run is not None:  # past the just-in-time compiler, which would look at every argument again
+            stream = torch._C._cuda_getCurrentRawStream(like.device.index)  # as compiled graphs do
+            self._run(*pointers, *self._rest, stream=stream)
+            return
+        for programs, scalars in self._pieces(like.device):
+            compiled = self.kernel[(programs, self.batch)](
                 *pointers,
-                *self.scalars,
+                *scalars,
                 **self.constants,
                 num_warps=self.num_warps,
                 enable_fp_fusion=self.enable_fp_fusion,
             )
-        else:  # past the just-in-time compiler, which would look at every argument again
-            self._compiled[(self.programs, self.batch, 1)](*pointers, *self.scalars, *self.constants.values())
+        if like.is_cuda and compiled is not None:
+            self._run = compiled[(self.programs, self.batch, 1)]
+            self._rest = (*self.scalars, *self.constants.values())
+
+    def too_large_for(self, device: torch.device) -> str | None:
+        """Why the device does not take the launch; None where it does."""
+        limit = grid_limit(device)
+        if limit is None or self.rows_per_program is not None or self.programs * self.batch <= limit:
+            return None
+        return f"{self.programs * self.batch} programs, more than the {limit} of one launch on {device.type!r}"
+
+    def _pieces(self, device: torch.device) -> list[tuple[int, tuple[int | float, ...]]]:
+        """Programs and scalars of each launch: one, but for kernels on rows where the device takes fewer rows."""
+        limit = grid_limit(device)
+        if limit is None or self.rows_per_program is None:
+            return [(self.programs, self.scalars)]
+        start, end, *others = self.scalars
+        assert isinstance(start, int)
+        assert isinstance(end, int)
+        bounds = [(first, min(first + limit, end)) for first in range(start, end, limit)]
+        return [(-(-(last - first) // self.rows_per_program), (first, last, *others)) for first, last in bounds]

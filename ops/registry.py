@@ -116,6 +116,9 @@ class Op:
     def _planned(self, *args: Any) -> Launch | Dispatch:
         *call, min_tokens, text = args
         prepared = few_tokens(self._tokens(*call), min_tokens) or self._prepare(*call, numerics=parse(text))
+        if isinstance(prepared, Launch):
+            prepared.gathered = tuple(place for place, arg in enumerate(call) if _is_column(arg))
+            prepared = prepared.too_large_for(call[0].device) or prepared
         return Dispatch(self.name, fused=False, reason=prepared) if isinstance(prepared, str) else prepared
 
     def _run(self, *args: Any) -> Any:
@@ -136,6 +139,11 @@ def _is_watched() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0  # as torch.library.custom_op asks
         or torch._C._are_functorch_transforms_active()
     )
+
+
+def _is_column(arg: Any) -> bool:
+    """Whether a weight or indices do not lie in one run."""
+    return isinstance(arg, Tensor) and arg.ndim == 1 and len(arg) > 1 and arg.stride(0) != 1
 
 
 def _is_capturing(x: Tensor) -> bool:

@@ -19,7 +19,7 @@ def _row_kernel(
     total_ptr,  # out: the new residual
     out_ptr,
     first,  # row of program 0
-    rows,
+    rows,  # up to the last of this launch
     x_stride,
     branch_stride,
     gate_stride,

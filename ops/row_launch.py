@@ -88,6 +88,7 @@ class RowPlan:
             },
             num_warps=num_warps,
             enable_fp_fusion=numerics.enable_fp_fusion,
+            rows_per_program=rows_per_program,
         )
 
     def _returns(self) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Numerics for tests of ops, and exact float32 arithmetic in Python to compare with."""
 
+import os
 import struct
 from collections.abc import Callable
 from fractions import Fraction
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from numerics.presets.file import load
 from numerics.presets.schema import Numerics, Reduction
+
+# Kernels are interpreted in a session of their own, which test_interpreted.py starts.
+collect_ignore = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["interpreted"]
 
 WARP_FOLD: Final = Reduction(vector="gcd8", threads="row/vector", lanes="adjacent", mean="divide")
 
