@@ -10,9 +10,10 @@ from functools import lru_cache
 from typing import Final
 
 from numerics.errors import ConfigurationError
+from numerics.presets.vocabulary import CAPABILITY_SPELLING
 
 LEGAL: Final = "cuda:MAJOR.MINOR, hip:gfxNAME or npu:NAME, or the first components of one"
-SPELLING: Final = re.compile(r"cuda(:[0-9]+(\.[0-9]+)?)?|hip(:gfx[0-9a-f]+)?|npu(:[A-Za-z0-9_.]+)?")
+SPELLING: Final = re.compile(CAPABILITY_SPELLING)
 
 COMPUTE_CAPABILITY_MAJOR: Final = 75  # CUdevice_attribute of the CUDA driver API, cuda.h
 COMPUTE_CAPABILITY_MINOR: Final = 76

@@ -11,7 +11,14 @@ from pydantic_core import CoreSchema
 from numerics.presets.declaration import SPAN, Declaration, Span, Text, ascending
 from numerics.presets.reduction import DeclaredReduction, Reduction, Source
 from numerics.presets.versions import CLOSED_RANGE, RANGE, ClosedVersionRange, VersionRange
-from numerics.presets.vocabulary import OPEN_REDUCTION, ROUNDING_POINTS, Family, Rotation, RoundingPoint
+from numerics.presets.vocabulary import (
+    CAPABILITY_SPELLING,
+    OPEN_REDUCTION,
+    ROUNDING_POINTS,
+    Family,
+    Rotation,
+    RoundingPoint,
+)
 
 __all__ = [
     "Choice",
@@ -33,7 +40,7 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 Backend = Literal["cuda", "hip", "npu"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 ModelName = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*:)?[A-Za-z_][A-Za-z0-9_]*$")]
-Capability = Annotated[str, Field(pattern=r"^(cuda(:\d+(\.\d+)?)?|hip(:gfx[0-9a-f]+)?|npu(:[A-Za-z0-9_.]+)?)$")]
+Capability = Annotated[str, Field(pattern=f"^({CAPABILITY_SPELLING})$")]
 Tokens = Annotated[int, Field(strict=True, ge=0)]
 
 CAPABILITY: Final = "'cuda', 'cuda:9', 'cuda:9.0', 'hip:gfx942', 'npu:...'"

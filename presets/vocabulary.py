@@ -23,6 +23,10 @@ KNOBS: Final[tuple[Knob, ...]] = (
     "rope_rotation",
 )
 
+# cuda:MAJOR.MINOR, hip:gfxNAME, npu:NAME, or the first components of one. A number is written as a driver writes it:
+# cuda:09 would hold for no device.
+CAPABILITY_SPELLING: Final = r"cuda(:(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))?)?|hip(:gfx[0-9a-f]+)?|npu(:[A-Za-z0-9_.]+)?"
+
 # What each point rounds to the activation dtype; the order here is the order of the arithmetic.
 ROUNDING_POINTS: Final[dict[RoundingPoint, str]] = {
     "gate_product": "gate * branch",

@@ -52,10 +52,17 @@ def test_the_pattern_with_the_most_components_wins_in_any_order() -> None:
         assert most_specific(patterns, None) is None
 
 
-@pytest.mark.parametrize("wrong", ["", "9.0", "sm_90", "cuda:", "cuda:9.", "cuda:٩.0", "CUDA:9.0", "cuda:9.0 ", "cpu"])
-def test_a_capability_that_is_not_written_as_one_is_an_error(wrong: str) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "9.0", "sm_90", "cuda:", "cuda:9.", "cuda:٩.0", "CUDA:9.0", "cuda:9.0 ", "cuda:09", "cuda:9.00", "cpu"],
+)
+def test_a_capability_that_is_not_written_as_one_is_an_error(wrong: str, sources: Sources) -> None:
     with pytest.raises(ConfigurationError, match=r"not a capability; write cuda:MAJOR\.MINOR"):
         resolve("rms_norm", capability=wrong)
+    entry = f"{{ capability = '{wrong}', preset = 'fast' }}"
+    sources.models = f"[models.known]\nfused_qk_norm_rope = {{ when = [{entry}] }}\n"
+    with pytest.raises(ConfigurationError, match=r"when\[0\]\.capability: got .*; legal: 'cuda', 'cuda:9', "):
+        sources.resolve(model="known")
 
 
 # --- Entries of files -------------------------------------------------------------------------------------------------
