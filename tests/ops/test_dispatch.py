@@ -118,3 +118,4 @@ def test_settings_that_depend_on_the_capability_are_those_without_one_on_a_cpu(
 def test_every_public_name_is_exported_once_in_order() -> None:
     assert ops.__all__ == sorted(set(ops.__all__))
     assert all(callable(getattr(ops, name)) for name in ops.__all__)
+    assert {"can_fuse", "Decision", "dispatch_counts", "Dispatch", "reset_dispatch_counts"} <= set(ops.__all__)
