@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Container, Iterable
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -48,10 +48,22 @@ def check_weight(name: str, weight: Tensor | None, like_name: str, like: Tensor,
         check_alike(name, weight, like_name, like, (width,))
 
 
-def check_eps(eps: float) -> None:
+def check_eps(eps: Any) -> None:
     """Refuse what is no finite number of at least zero."""
-    if not 0 <= eps < math.inf:
+    if not isinstance(eps, float | int | torch.SymFloat) or not 0 <= eps < math.inf:
         raise InputError(f"eps: got {eps!r}; legal: a finite number, zero or more")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Refuse what is no whole number of at least zero."""
+    if not isinstance(value, int | torch.SymInt) or value < 0:
+        raise InputError(f"{name}: got {value!r}; legal: a whole number, zero or more")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False: another value would be read as one of them."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name}: got {value!r}; legal: True or False")
 
 
 def check_either_dtype(name: str, x: Tensor, like_name: str, like: Tensor) -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from numerics.ops.dispatch import AnyNumerics, dispatch, in_force, settings_for
-from numerics.ops.inputs import check_activation, check_alike, check_eps, check_weight
+from numerics.ops.inputs import check_activation, check_alike, check_eps, check_flag, check_weight
 from numerics.ops.launch import Launch
 from numerics.ops.norm import rows_of
 from numerics.ops.qk_geometry import count_tiles, strides_of_table, tile_of, why_not
@@ -123,6 +123,8 @@ def fused_joint_qkv_norm_rope(
         check_weight(f"{name}_weight", weight, "text_q", text_q, width)
     check_table(rope_table, "text_q", text_q, (batch, text_tokens + image_tokens), width, None)
     check_eps(eps)
+    check_flag("interleaved", interleaved)
+    check_flag("image_first", image_first)
     settings = settings_for(
         "fused_joint_qkv_norm_rope",
         numerics,

@@ -7,7 +7,7 @@ from torch import Tensor
 from numerics.errors import InputError
 from numerics.ops.arithmetic import round_at
 from numerics.ops.dispatch import AnyNumerics, Decision, dispatch, in_force, settings_for
-from numerics.ops.inputs import check_activation, check_alike, check_eps, check_weight
+from numerics.ops.inputs import check_activation, check_alike, check_eps, check_flag, check_weight
 from numerics.ops.launch import Launch
 from numerics.ops.norm import rows_of
 from numerics.ops.qk_geometry import count_tiles, one_batch, tile_of, why_not
@@ -101,6 +101,7 @@ def fused_qk_norm_rope(
     check_weight("k_weight", k_weight, "q", q, width)
     check_table(rope_table, "q", q, leading, width, rotary_dim)
     check_eps(eps)
+    check_flag("interleaved", interleaved)
     settings = settings_for(
         "fused_qk_norm_rope",
         numerics,
@@ -144,6 +145,8 @@ def check_head_dim(name: str, head_dim: int) -> None:
 
 def _heads(name: str, x: Tensor, head_dim: int | None) -> Tensor:
     """[..., heads, head_dim], of whatever form came."""
+    if head_dim is not None and head_dim < 1:
+        raise InputError(f"head_dim: got {head_dim}; legal: the elements of a head, 1 to {MAX_HEAD_DIM}")
     check_activation(name, x, FORM, (2, 3, 4) if head_dim else (3, 4))
     width = x.shape[-1] if head_dim is None else head_dim
     if x.ndim == 2 and x.shape[1] % width == 0:

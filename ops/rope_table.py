@@ -8,11 +8,12 @@ from torch import Tensor
 
 from numerics.errors import InputError
 from numerics.ops.dispatch import AnyNumerics, settings_for
-from numerics.ops.inputs import ACTIVATIONS, check_activation, check_alike, check_either_dtype, word
+from numerics.ops.inputs import ACTIVATIONS, check_activation, check_alike, check_count, check_either_dtype, word
 from numerics.ops.qk_geometry import why_not
 from numerics.ops.registry import few_tokens, parse
 
 MAX_HEAD_DIM = 256
+LIKE_FORM = "[tokens, heads, head_dim] or [batch, tokens, heads, head_dim]"
 HALF_FORM = "[tokens, rotary_dim / 2] or [batch, tokens, rotary_dim / 2]"
 
 
@@ -50,8 +51,9 @@ def pack_qk_norm_rope_table(
     check_alike("sin", sin, "cos", cos, cos.shape)
     if dtype not in ACTIVATIONS:
         raise InputError(f"dtype: got {dtype}; legal: {', '.join(map(word, ACTIVATIONS))}")
-    if identity_rows < 0:
-        raise InputError(f"identity_rows: got {identity_rows!r}; legal: a whole number, zero or more")
+    check_count("identity_rows", identity_rows)
+    if like is not None:
+        check_activation("like", like, LIKE_FORM, (3, 4))
     _check_layout(cos, sin, MAX_HEAD_DIM if like is None else like.shape[-1])
     if like is not None or dtype != torch.float32:
         activation = dtype if like is None else like.dtype

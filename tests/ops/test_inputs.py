@@ -107,8 +107,8 @@ def test_a_weight_of_another_dtype_is_refused(op: str, build: Builder) -> None:
     assert message == "weight: got dtype float32; legal: bfloat16, that of x"
 
 
-@pytest.mark.parametrize("eps", [-1e-6, float("nan"), float("inf")])
-def test_an_eps_that_is_no_number_of_at_least_zero_is_refused(eps: float, build: Builder) -> None:
+@pytest.mark.parametrize("eps", [-1e-6, float("nan"), float("inf"), None, "1e-6", 1j])
+def test_an_eps_that_is_no_number_of_at_least_zero_is_refused(eps: Any, build: Builder) -> None:
     assert refusal("rms_norm", build, eps=eps) == f"eps: got {eps!r}; legal: a finite number, zero or more"
 
 
@@ -140,6 +140,9 @@ def test_indices_of_another_dtype_are_refused(dtype: torch.dtype, build: Builder
         ({"rope_table": torch.ones(6, 0, dtype=BF16)}, "rope_table: got 0 columns"),
         ({"rope_table": torch.ones(6, 24).half()}, "rope_table: got dtype float16; legal: bfloat16 or float32"),
         ({"rotary_dim": 32}, "rotary_dim: got 32; legal: 24, the columns of rope_table"),
+        ({"interleaved": None}, "interleaved: got None; legal: True or False"),
+        ({"interleaved": "half"}, "interleaved: got 'half'; legal: True or False"),
+        ({"head_dim": -32}, "head_dim: got -32; legal: the elements of a head, 1 to 256"),
         ({"head_dim": 64}, "q: got shape [6, 2, 32]; legal: "),
         ({"k": torch.ones(5, 2, 32, dtype=BF16)}, "k: got shape [5, 2, 32]; legal: [6, 2, 32], which follows from q"),
         ({"q": torch.ones(6, 64, dtype=BF16)}, "q: got shape [6, 64]; legal: "),
@@ -160,6 +163,11 @@ def test_a_batch_takes_a_table_for_each_token_shared_or_not(build: Builder) -> N
     q = torch.ones(2, 6, 2, 32, dtype=BF16)
     message = refusal("fused_qk_norm_rope", build, q=q, k=q, rope_table=torch.ones(7, 24, dtype=BF16))
     assert "legal: [6, rotary_dim] or [12, rotary_dim] or [2, 6, rotary_dim]" in message
+
+
+def test_the_order_of_the_streams_is_a_yes_or_no(build: Builder) -> None:
+    message = refusal("fused_joint_qkv_norm_rope", build, image_first="text")
+    assert message == "image_first: got 'text'; legal: True or False"
 
 
 @pytest.mark.parametrize("name", ["text_k", "text_v", "image_q", "image_k", "image_v"])

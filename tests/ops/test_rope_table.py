@@ -71,8 +71,11 @@ def test_cos_and_sin_belong_together() -> None:
             pack_qk_norm_rope_table(cos, wrong, dtype=BF16)
     with pytest.raises(InputError, match=r"dtype: got torch.int32; legal: bfloat16"):
         pack_qk_norm_rope_table(cos, sin, dtype=torch.int32)
-    with pytest.raises(InputError, match="identity_rows: got -1"):
-        pack_qk_norm_rope_table(cos, sin, dtype=BF16, identity_rows=-1)
+    for rows in (-1, 1.5):
+        with pytest.raises(InputError, match=f"identity_rows: got {rows}; legal: a whole number"):
+            pack_qk_norm_rope_table(cos, sin, dtype=BF16, identity_rows=rows)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"like: got shape \[5, 64\]; legal: \[tokens, heads, head_dim\]"):
+        pack_qk_norm_rope_table(cos, sin, dtype=BF16, like=torch.empty(5, 64, dtype=BF16))
 
 
 def test_a_preset_that_needs_another_table_refuses_it() -> None:
