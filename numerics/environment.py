@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from numerics.errors import ConfigurationError
 from numerics.layers import EMPTY_LIST, Layer, checked_layer
-from numerics.presets.vocabulary import FAMILIES, KNOBS, Family
+from numerics.presets.vocabulary import FAMILIES, KNOBS, MAX_TOKENS, Family
 
 CONFIG: Final = "NUMERICS_CONFIG"
 STRICT: Final = "NUMERICS_STRICT"
@@ -21,7 +21,7 @@ MAX_EDITS: Final = 2  # a variable this close to a known one is a slip of the pe
 BLANKS: Final = " \t\r\n"
 # The mapping below os.environ, where this Python has it: read on every call, never written.
 _SET: Final[Mapping[bytes, bytes] | None] = getattr(os.environ, "_data", None) if os.name == "posix" else None
-DIGITS: Final = re.compile(r"[0-9]{1,18}")
+DIGITS: Final = re.compile(r"[0-9]+")
 
 
 class Variables(NamedTuple):
@@ -158,8 +158,9 @@ def _knob(knob: str, value: str, who: str) -> object:
 
 
 def _min_tokens(name: str, value: str) -> Layer:
-    if DIGITS.fullmatch(value) is None:
-        raise ConfigurationError(f"min_tokens {value!r} (environment, {name}): write a number in the digits 0 to 9")
+    if DIGITS.fullmatch(value) is None or len(value) > len(str(MAX_TOKENS)):
+        legal = f"write a number in the digits 0 to 9, at most {MAX_TOKENS}"
+        raise ConfigurationError(f"min_tokens {value!r} (environment, {name}): {legal}")
     return Layer("environment", name, min_tokens=int(value))
 
 

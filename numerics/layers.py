@@ -5,7 +5,16 @@ from typing import Any, Final, TypedDict, get_args
 
 from numerics.errors import ConfigurationError, nearest
 from numerics.presets.file import Catalog
-from numerics.presets.vocabulary import FAMILIES, KNOBS, OPEN_REDUCTION, OPS, ROUNDING_POINTS, Family, Rotation
+from numerics.presets.vocabulary import (
+    FAMILIES,
+    KNOBS,
+    MAX_TOKENS,
+    OPEN_REDUCTION,
+    OPS,
+    ROUNDING_POINTS,
+    Family,
+    Rotation,
+)
 from numerics.resolution import Source, Value
 
 EMPTY_LIST: Final = "none"
@@ -66,8 +75,8 @@ def checked_layer(layer: Layer) -> Layer:
     who = layer.who
     if layer.preset is not None and not isinstance(layer.preset, str):
         raise ConfigurationError(f"preset {layer.preset!r} {who}: write a preset's name")
-    if layer.min_tokens is not None and (type(layer.min_tokens) is not int or layer.min_tokens < 0):
-        raise ConfigurationError(f"min_tokens {layer.min_tokens!r} {who}: write an integer from 0")
+    if layer.min_tokens is not None and (type(layer.min_tokens) is not int or not 0 <= layer.min_tokens <= MAX_TOKENS):
+        raise ConfigurationError(f"min_tokens {layer.min_tokens!r} {who}: write an integer, 0 to {MAX_TOKENS}")
     given = {knob: checked_knob(knob, value, who) for knob, value in layer.knobs}
     knobs = tuple((knob, given[knob]) for knob in KNOBS if knob in given)
     return Layer(layer.source, layer.location, layer.preset, knobs, layer.min_tokens)

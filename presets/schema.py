@@ -13,6 +13,7 @@ from numerics.presets.reduction import DeclaredReduction, Reduction, Source
 from numerics.presets.versions import CLOSED_RANGE, RANGE, ClosedVersionRange, VersionRange
 from numerics.presets.vocabulary import (
     CAPABILITY_SPELLING,
+    MAX_TOKENS,
     OPEN_REDUCTION,
     ROUNDING_POINTS,
     Family,
@@ -41,7 +42,7 @@ Backend = Literal["cuda", "hip", "npu"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 ModelName = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*:)?[A-Za-z_][A-Za-z0-9_]*$")]
 Capability = Annotated[str, Field(pattern=f"^({CAPABILITY_SPELLING})$")]
-Tokens = Annotated[int, Field(strict=True, ge=0)]
+Tokens = Annotated[int, Field(strict=True, ge=0, le=MAX_TOKENS)]
 
 CAPABILITY: Final = "'cuda', 'cuda:9', 'cuda:9.0', 'hip:gfx942', 'npu:...'"
 
@@ -171,7 +172,7 @@ class Choice(Knobs):
     """A preset, knobs on top of it, and a token threshold; each may be left to a weaker layer."""
 
     preset: Name | None = Field(default=None, description="a preset")
-    min_tokens: Tokens | None = Field(default=None, description="a number of tokens, 0 or more")
+    min_tokens: Tokens | None = Field(default=None, description=f"a number of tokens, 0 to {MAX_TOKENS}")
 
 
 class When(Choice):

@@ -23,6 +23,8 @@ KNOBS: Final[tuple[Knob, ...]] = (
     "rope_rotation",
 )
 
+MAX_TOKENS: Final = 10**18 - 1  # of min_tokens, which a custom op takes as a number of 64 bits
+
 # cuda:MAJOR.MINOR, hip:gfxNAME, npu:NAME, or the first components of one. A number is written as a driver writes it:
 # cuda:09 would hold for no device.
 CAPABILITY_SPELLING: Final = r"cuda(:(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))?)?|hip(:gfx[0-9a-f]+)?|npu(:[A-Za-z0-9_.]+)?"

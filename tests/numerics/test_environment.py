@@ -126,7 +126,13 @@ def test_any_other_min_tokens_is_an_error(monkeypatch: pytest.MonkeyPatch, text:
     monkeypatch.setenv(MIN_TOKENS, text)
     with pytest.raises(ConfigurationError, match=MIN_TOKENS) as raised:
         resolve("fused_qk_norm_rope", "flux2", min_tokens=3)
-    assert "write a number in the digits 0 to 9" in str(raised.value)
+    assert "write a number in the digits 0 to 9, at most 999999999999999999" in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.0, True, 2**63])
+def test_min_tokens_of_code_is_a_number_that_an_op_can_carry(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"\(call, argument min_tokens\): write an integer, 0 to 9{18}$"):
+        resolve("fused_qk_norm_rope", min_tokens=wrong)
 
 
 FLAGS = {"NUMERICS_STRICT": environment.strict, "NUMERICS_CHECK_INDICES": environment.checks_indices}
