@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import typer
 
+from numerics.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -47,7 +49,7 @@ def print_page(*parts: RenderableType) -> None:
     """Tables, headings and text, one below the other."""
     from rich.console import Console
 
-    terminal = sys.stdout.isatty()
+    terminal = to_terminal()
     page = StringIO()
     console = Console(
         file=page,
@@ -66,18 +68,27 @@ def print_page(*parts: RenderableType) -> None:
 
 def terminal_width() -> int:
     """Columns of the terminal, or COLUMNS; 80 in a pipe, whatever terminal stands behind it."""
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    known = to_terminal() or "COLUMNS" in os.environ
     return max(shutil.get_terminal_size((80, 24)).columns, NARROWEST) if known else 80
+
+
+def to_terminal() -> bool:
+    """Whether stdout is a terminal. Python has none where it was started with it closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def write(text: str) -> None:
     """The one place that writes to stdout. A reader that has seen enough (`| head`) ends the command in silence."""
+    if sys.stdout is None:
+        return
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         raise typer.Exit(READER_GONE) from None
+    except OSError as error:
+        raise ConfigurationError(f"the output cannot be written: {error.strerror}") from None
 
 
 def with_progress(items: Sequence[Item], name: Callable[[Item], str]) -> Iterator[Item]:

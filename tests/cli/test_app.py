@@ -204,6 +204,17 @@ def test_a_closed_pipe_has_the_exit_code_of_a_signal(numerics: Command, monkeypa
     assert numerics("list").code == 141
 
 
+@pytest.mark.parametrize("command", ["list", "schema"])
+@pytest.mark.parametrize(
+    ("stdout", "code", "words"),
+    [(">/dev/full", 2, b"Error: the output cannot be written: No space left on device\n"), (">&-", 0, b"")],
+)
+def test_output_that_cannot_be_written_is_no_internal_error(command: str, stdout: str, code: int, words: bytes) -> None:
+    shell = ["sh", "-c", f'"$0" -c "$1" {command} {stdout}', sys.executable, ENTRY]
+    found = subprocess.run(shell, check=False, capture_output=True)
+    assert (found.returncode, found.stderr) == (code, words)
+
+
 def on_terminal(*arguments: str, **environment: str) -> str:
     """What a command prints on a terminal."""
     ours, theirs = pty.openpty()

@@ -80,7 +80,10 @@ def test_a_model_may_name_an_engine(problems: Problems) -> None:
         ),
         (
             "[ops.fused_rms_norm]\nmin_tokens = 9223372036854775808",
-            "2: ops.fused_rms_norm.min_tokens: got 9223372036854775808; legal: a number of tokens, 0 to 999999999999999999",
+            (
+                "2: ops.fused_rms_norm.min_tokens: got 9223372036854775808; "
+                "legal: a number of tokens, 0 to 999999999999999999"
+            ),
         ),
         ("[ops]\nfused_rms_norm = {}", "2: ops.fused_rms_norm: an empty setting; name a preset, a knob or min_tokens"),
         (
