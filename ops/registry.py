@@ -21,6 +21,7 @@ from numerics.presets.schema import Numerics
 LIBRARY = torch.library.Library("numerics", "DEF")
 REMEMBERED_CALLS = 4096
 TABLES = ("shift", "scale", "gate")  # whose rows are indexed
+SMALLEST_EPS = 2.0**-80
 SCALARS = (bool, int, float, type(None))
 PLAIN = (Tensor, torch.nn.Parameter)  # no subclass that means something else
 
@@ -50,6 +51,7 @@ class Op:
         self._returns = returns != "()"
         names = [argument.split()[-1] for argument in schema.split(", ")]
         self._indices = names.index("indices") if "indices" in names else None
+        self._eps = names.index("eps") if "eps" in names else None
         self._tables = {name: place for place, name in enumerate(names) if name in TABLES}
         self._fused = Dispatch(name, fused=True)
         self._plans: dict[Key, Launch | Dispatch] = {}
@@ -115,7 +117,11 @@ class Op:
 
     def _planned(self, *args: Any) -> Launch | Dispatch:
         *call, min_tokens, text = args
-        prepared = few_tokens(self._tokens(*call), min_tokens) or self._prepare(*call, numerics=parse(text))
+        prepared = (
+            few_tokens(self._tokens(*call), min_tokens)
+            or small_eps(None if self._eps is None else call[self._eps])
+            or self._prepare(*call, numerics=parse(text))
+        )
         if isinstance(prepared, Launch):
             prepared.gathered = tuple(place for place, arg in enumerate(call) if _is_column(arg))
             prepared = prepared.too_large_for(call[0].device) or prepared
@@ -154,6 +160,15 @@ def _is_capturing(x: Tensor) -> bool:
 def few_tokens(tokens: int, min_tokens: int) -> str | None:
     """Why a call of so few tokens is not fused; None where it may be."""
     return f"{FEW_TOKENS} {min_tokens}" if tokens < min_tokens else None
+
+
+def small_eps(eps: float | None) -> str | None:
+    """Why a norm with such an eps is not fused; None where it may be.
+
+    A GPU's reciprocal square root takes a subnormal number for zero, and kernels add exact squares without rounding
+    them, which differs for those below 2**-134. Neither can be seen beside an eps of at least this.
+    """
+    return f"eps is below {SMALLEST_EPS}" if eps is not None and eps < SMALLEST_EPS else None
 
 
 def _look(x: Tensor) -> tuple[Any, ...]:

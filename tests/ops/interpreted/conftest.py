@@ -59,9 +59,15 @@ def forget_plans() -> None:
 
 
 @pytest.fixture
-def forget() -> Callable[[], None]:
-    """Forget how calls were launched, after something that decides it was changed."""
-    return forget_plans
+def tile(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Choose how many heads a tile of the Q/K ops holds, and how many warps compute it."""
+
+    def choose(heads: int, warps: int) -> None:
+        for module in (qk_norm_rope, joint_qkv_norm_rope):
+            monkeypatch.setattr(module, "tile_of", lambda *_, **__: (heads, warps))
+        forget_plans()
+
+    return choose
 
 
 def differing(a: Tensor, b: Tensor) -> Tensor:

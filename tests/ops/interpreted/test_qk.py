@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from numerics.ops import fused_joint_qkv_norm_rope, fused_qk_norm_rope, pack_qk_norm_rope_table
-from numerics.ops import joint_qkv_norm_rope as joint_module
-from numerics.ops import qk_norm_rope as single_module
+from numerics.ops import fused_qk_norm_rope, pack_qk_norm_rope_table
+from numerics.ops.qk_norm_rope import normalize_heads
 from numerics.presets.file import load
 from numerics.presets.schema import Numerics
 
@@ -162,27 +161,40 @@ def test_a_weight_that_is_a_column_is_the_same_weight(name: str, preset: Preset,
     assert same(found, fused_qk_norm_rope(**call, numerics=given))
 
 
+STRIDE = 2**30 + 2**20  # fits 32 bits; twice as much does not
+
+
+def far(path: Path, x: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """The same values at other strides, in a file without content, which takes no room but where it is written."""
+    size = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, strides, strict=True))
+    return torch.from_file(str(path), shared=True, size=size, dtype=x.dtype).as_strided(x.shape, strides).copy_(x)
+
+
+@pytest.mark.parametrize("stride", [STRIDE, 2**31 + 2**20])
+@pytest.mark.parametrize("heads", [(3, 2), (8, 8)])
 @pytest.mark.parametrize("name", ["q", "k", "rope_table"])
-def test_offsets_beyond_32_bits_are_read_in_place(name: str, tmp_path: Path, fused: Fused, preset: Preset) -> None:
-    # A file without content takes no room: three of its pages are written.
-    call = qk(width=64)
-    x: Tensor = call[name]
-    memory = torch.from_file(str(tmp_path / "sparse"), shared=True, size=2**32 + 2**31 + 512, dtype=BF16)
-    far = memory.as_strided(x.shape, (2**31 + 2**20, *x.stride()[1:])).copy_(x)
-    fused("fused_qk_norm_rope", preset("vllm_cuda"), **call | {name: far})
-
-
-def test_offsets_of_heads_and_batches_beyond_32_bits_are_read_in_place(
-    tmp_path: Path, fused: Fused, preset: Preset
+def test_tokens_beyond_32_bits_are_read_in_place(
+    name: str, heads: tuple[int, int], stride: int, tmp_path: Path, fused: Fused, preset: Preset
 ) -> None:
-    memory = torch.from_file(str(tmp_path / "sparse"), shared=True, size=2**33, dtype=BF16)
-    q, k, rope = random(2, 1, 2, 64), random(2, 1, 1, 64, seed=1), table(2, 64).view(2, 1, 64)
-    far = {
-        "q": memory.as_strided(q.shape, (2**31 + 64, 0, 2**31 + 4096, 1)).copy_(q),
-        "k": memory[2**20 :].as_strided(k.shape, (2**31 + 64, 0, 0, 1)).copy_(k),
-        "rope_table": memory[2**21 :].as_strided(rope.shape, (2**31 + 64, 0, 1)).copy_(rope),
-    }
-    fused("fused_qk_norm_rope", preset("vllm_cuda"), **qk(width=64) | far)
+    call = qk(3, heads, 64)
+    call[name] = far(tmp_path / "sparse", call[name], (stride, *call[name].stride()[1:]))
+    fused("fused_qk_norm_rope", preset("vllm_cuda"), **call)
+
+
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_heads_beyond_32_bits_are_read_in_place(name: str, tmp_path: Path, fused: Fused, preset: Preset) -> None:
+    call = qk(2, (3, 3), 64)
+    call[name] = far(tmp_path / "sparse", call[name], (64, STRIDE, 1))
+    fused("fused_qk_norm_rope", preset("vllm_cuda"), **call)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "rope_table"])
+def test_batches_beyond_32_bits_are_read_in_place(name: str, tmp_path: Path, fused: Fused, preset: Preset) -> None:
+    call = qk(width=64) | {"q": random(3, 1, 2, 64), "k": random(3, 1, 1, 64, seed=1)}
+    call["rope_table"] = table(3, 64).view(3, 1, 64)
+    x: Tensor = call[name]
+    call[name] = far(tmp_path / "sparse", x, (STRIDE, *x.stride()[1:]))
+    fused("fused_qk_norm_rope", preset("vllm_cuda"), **call)
 
 
 # --- Few and no tokens, identity rows, special values -----------------------------------------------------------------
@@ -240,7 +252,7 @@ def test_identity_rows_that_packing_appends_are_the_norm_alone(
     given = preset("vllm_cuda")
     call = qk(5, (4, 4)) | {"rope_table": table(5, 128, identity_rows=identity_rows)}
     out = fused("fused_qk_norm_rope", given, **call)
-    normed = single_module.normalize_heads(call["q"], call["q_weight"], 1e-6, given).to(BF16)
+    normed = normalize_heads(call["q"], call["q_weight"], 1e-6, given).to(BF16)
     assert torch.equal(out[0][-identity_rows:], normed[-identity_rows:])
     assert not torch.equal(out[0][:-identity_rows], normed[:-identity_rows])
 
@@ -256,86 +268,18 @@ def test_amplitudes(scale: float, fused: Fused, preset: Preset) -> None:
 # --- Every tile and every count of warps ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def tile(monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]) -> Callable[[int, int], None]:
-    def choose(rows: int, warps: int) -> None:
-        for module in (single_module, joint_module):
-            monkeypatch.setattr(module, "tile_of", lambda *_, **__: (rows, warps))
-        forget()
-
-    return choose
-
-
 @LAYOUTS
 @pytest.mark.parametrize("heads", [(6, 4), (5, 1), (8, 8)])
 @pytest.mark.parametrize(("rows", "warps"), [(1, 1), (2, 4), (4, 1), (8, 2), (16, 8), (32, 1)])
 def test_no_tile_changes_a_byte(
-    rows: int, warps: int, heads: tuple[int, int], interleaved: bool, fused: Fused, preset: Preset, tile: Any
+    rows: int,
+    warps: int,
+    heads: tuple[int, int],
+    interleaved: bool,
+    fused: Fused,
+    preset: Preset,
+    tile: Callable[..., None],
 ) -> None:
     call = qk(3, heads, 64, 48, interleaved=interleaved) | {"rope_table": table(3, 48, identity_rows=1)}
     tile(rows, warps)
     fused("fused_qk_norm_rope", preset("vllm_cuda"), **call)
-
-
-# --- The joint op -----------------------------------------------------------------------------------------------------
-
-
-def joint(batch: int, text: int, image: int, width: int = 64, rotary: int = 48, dtype: torch.dtype = BF16) -> Any:
-    call: dict[str, Any] = {}
-    for stream, tokens in (("text", text), ("image", image)):
-        for name, heads in (("q", 3), ("k", 2), ("v", 2)):
-            wide = random(batch, tokens, heads, width + 8, seed=len(call), dtype=dtype)
-            call[f"{stream}_{name}"] = wide[..., :width]
-        for name in "qk":
-            call[f"{stream}_{name}_weight"] = random(width, seed=len(call), dtype=dtype)
-    return call | {"rope_table": table(text + image, rotary), "eps": 1e-6}
-
-
-@LAYOUTS
-@pytest.mark.parametrize("image_first", [True, False])
-@pytest.mark.parametrize(("text", "image"), [(2, 3), (0, 3), (3, 0), (0, 0), (1, 1)])
-@pytest.mark.parametrize("batch", [1, 2])
-def test_the_joint_op_is_two_single_ones_and_a_concatenation(
-    batch: int, text: int, image: int, image_first: bool, interleaved: bool, fused: Fused, preset: Preset, same: Same
-) -> None:
-    call, given = joint(batch, text, image), preset("vllm_cuda")
-    more: dict[str, Any] = {"interleaved": interleaved, "image_first": image_first}
-    found = fused("fused_joint_qkv_norm_rope", given, **call, **more)
-    starts = {"text": image if image_first else 0, "image": 0 if image_first else text}
-
-    def alone(stream: str) -> tuple[Tensor, ...]:
-        q, k, v, q_weight, k_weight = (call[f"{stream}_{x}"] for x in ("q", "k", "v", "q_weight", "k_weight"))
-        rows = call["rope_table"][starts[stream] :][: q.shape[1]]
-        made = fused_qk_norm_rope(q, k, q_weight, k_weight, rows, 1e-6, interleaved=interleaved, numerics=given)
-        return (*made, v)
-
-    parts = [alone("image"), alone("text")] if image_first else [alone("text"), alone("image")]
-    assert same(found, tuple(torch.cat(pair, 1) for pair in zip(*parts, strict=True)))
-
-
-@pytest.mark.parametrize("name", ["vllm_native", "diffusers_aten", "diffusers_complex", "vllm_cuda_bf16_rope", "quack"])
-@pytest.mark.parametrize("dtype", [BF16, F16, F32])
-def test_the_joint_op_under_other_presets(name: str, dtype: torch.dtype, fused: Fused, preset: Preset) -> None:
-    call = joint(1, 2, 2, dtype=dtype) | {"rope_table": table(4, 48, F32)}
-    fused("fused_joint_qkv_norm_rope", preset(name), **call, interleaved=True)
-
-
-@pytest.mark.parametrize("form", ["shared", "flat", "batched"])
-@pytest.mark.parametrize("rows", [1, 4, 16])
-def test_the_joint_op_reads_every_form_of_the_table_with_every_tile(
-    form: str, rows: int, fused: Fused, preset: Preset, tile: Any
-) -> None:
-    tile(rows, 1)
-    whole = table(10, 48, identity_rows=2)
-    forms = {"shared": whole[5:], "flat": whole, "batched": whole.view(2, 5, 48)}
-    call = joint(2, 2, 3) | {"rope_table": forms[form]}
-    fused("fused_joint_qkv_norm_rope", preset("vllm_cuda"), **call, interleaved=False)
-
-
-def test_v_is_copied_bit_for_bit(preset: Preset) -> None:
-    call = joint(1, 2, 2)
-    patterns = torch.arange(2**16, dtype=torch.int32).to(torch.int16)[-512:].view(1, 2, 2, 128)  # NaNs of every kind
-    call |= {"text_v": patterns[..., :64].view(BF16), "image_v": patterns[..., 64:].view(BF16)}
-    _, _, v = fused_joint_qkv_norm_rope(**call, interleaved=True, numerics=preset("vllm_cuda"))
-    expected = torch.cat((patterns[..., :64], patterns[..., 64:]), 1)
-    assert torch.equal(v.view(torch.int16), expected)

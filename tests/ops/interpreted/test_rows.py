@@ -10,6 +10,7 @@ from torch import Tensor
 
 from numerics import ops
 from numerics.ops import launch, row_launch
+from numerics.ops.telemetry import dispatch_counts
 from numerics.presets.file import load
 from numerics.presets.schema import Numerics, Reduction
 
@@ -189,23 +190,33 @@ def test_the_op_in_place_writes_its_columns_alone(preset: Preset) -> None:
     assert torch.equal(wide[:, 196:], before[:, 196:])
 
 
+STRIDE = 2**30 + 2**20  # fits 32 bits; twice as much does not
+
+
+def far(path: Path, x: Tensor) -> Tensor:
+    """The same rows, STRIDE apart in a file without content, which takes no room but where it is written."""
+    size = (len(x) - 1) * STRIDE + x.shape[1]
+    memory = torch.from_file(str(path), shared=True, size=size, dtype=x.dtype)
+    return memory.as_strided(x.shape, (STRIDE, 1)).copy_(x)
+
+
+@pytest.mark.parametrize("rows_per_program", [1, 4])
 @pytest.mark.parametrize("name", ["residual", "branch", "gate", "shift", "scale"])
-def test_offsets_beyond_32_bits_are_read_in_place(name: str, tmp_path: Path, fused: Fused, preset: Preset) -> None:
-    # A file without content takes no room: two or three of its pages are written.
+def test_rows_beyond_32_bits_are_read_in_place(
+    name: str, rows_per_program: int, tmp_path: Path, fused: Fused, preset: Preset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_launch, "_geometry", lambda *_, **__: (rows_per_program, 1))
     op = "indexed_gate_rms_norm_scale_shift"
-    call = rows_of(op, 2)
-    x: Tensor = call[name][:3]
-    memory = torch.from_file(str(tmp_path / "sparse"), shared=True, size=2**32 + 2**22, dtype=BF16)
-    call[name] = memory.as_strided(x.shape, (2**31 + 2**20, 1)).copy_(x)
-    call["indices"] = torch.tensor([0, 1]) if name in {"residual", "branch"} else torch.tensor([2, 1])
+    call = rows_of(op, 3, index_dtype=torch.int32)
+    call[name] = far(tmp_path / "sparse", call[name][:3])
+    call["indices"] = torch.tensor([0, 2, 1], dtype=torch.int32)
     fused(op, preset("vllm_cuda"), **call)
 
 
-def test_a_row_beyond_32_bits_is_written_in_place(tmp_path: Path, preset: Preset) -> None:
-    call = rows_of("indexed_scale_shift_", 2)
+def test_rows_beyond_32_bits_are_written_in_place(tmp_path: Path, preset: Preset) -> None:
+    call = rows_of("indexed_scale_shift_", 3)
     expected = ops.indexed_scale_shift_reference(**call, numerics=preset("vllm_cuda"))
-    memory = torch.from_file(str(tmp_path / "sparse"), shared=True, size=2**31 + 2**21, dtype=BF16)
-    call["x"] = memory.as_strided((2, 96), (2**31 + 2**20, 1)).copy_(call["x"])
+    call["x"] = far(tmp_path / "sparse", call["x"])
     assert torch.equal(ops.indexed_scale_shift_(**call, numerics=preset("vllm_cuda")), expected)
 
 
@@ -224,6 +235,17 @@ def test_special_values(op: str, fused: Fused, preset: Preset) -> None:
         if name in call:
             call[name][1], call[name][2, ::2] = 0.0, -0.0
     fused(op, preset("vllm_cuda"), **call)
+
+
+@pytest.mark.parametrize(("eps", "fused"), [(0.0, False), (1e-40, False), (1e-24, True), (1e-12, True)])
+def test_an_eps_beside_which_subnormal_sums_count_is_not_fused(eps: float, fused: bool, preset: Preset) -> None:
+    x = (random(3, 128).double() * 1e-21).to(BF16)
+    found = ops.rms_norm(x, None, eps, numerics=preset("vllm_native"))
+    (way,) = dispatch_counts()
+    assert way.fused == fused
+    assert fused or way.reason == f"eps is below {2.0**-80}"
+    assert torch.equal(found, ops.rms_norm_reference(x, None, eps, numerics=preset("vllm_native")))
+    assert found.isfinite().all()
 
 
 # --- Every tile and every count of warps ------------------------------------------------------------------------------
@@ -251,13 +273,10 @@ def test_no_layout_changes_a_byte_where_there_is_no_order(
 
 
 @EVERY
-@pytest.mark.parametrize("limit", [1, 2, 5, 6, 7, 13, 14])
-@pytest.mark.parametrize("rows_per_program", [1, 4])
+@pytest.mark.parametrize(("limit", "rows_per_program"), [(1, 1), (5, 1), (13, 1), (5, 4), (6, 4), (8, 4)])
 def test_launches_of_few_rows_are_one_launch(
     op: str, limit: int, rows_per_program: int, fused: Fused, preset: Preset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if limit < 5 and rows_per_program == 4 and op != "indexed_scale_shift_":
-        pytest.skip("slow, and seen elsewhere")
     monkeypatch.setattr(launch, "grid_limit", lambda _: limit)
     monkeypatch.setattr(row_launch, "_geometry", lambda *_, **__: (rows_per_program, 1))
     fused(op, preset("vllm_cuda"), **rows_of(op, 13, 64))
