@@ -1,0 +1,82 @@
+"""Digests of the diffusers sources that the fused processors were written from; others are not replaced."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, Final
+
+from diffusers.models.embeddings import apply_rotary_emb
+from diffusers.models.normalization import RMSNorm
+from diffusers.models.transformers import (
+    transformer_flux,
+    transformer_flux2,
+    transformer_ovis_image,
+    transformer_qwenimage,
+)
+
+from numerics.integrations.diffusers_processor import Processor
+
+# What each processor calls and the fused one does in its stead, by the module that has the processor.
+_CALLED: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
+    "transformer_flux": (
+        transformer_flux._get_projections,
+        transformer_flux._get_fused_projections,
+        transformer_flux._get_qkv_projections,
+        apply_rotary_emb,
+    ),
+    "transformer_flux2": (
+        transformer_flux2._get_projections,
+        transformer_flux2._get_fused_projections,
+        transformer_flux2._get_qkv_projections,
+        apply_rotary_emb,
+    ),
+    "transformer_ovis_image": (
+        transformer_ovis_image._get_projections,
+        transformer_ovis_image._get_fused_projections,
+        transformer_ovis_image._get_qkv_projections,
+        apply_rotary_emb,
+    ),
+    "transformer_qwenimage": (transformer_qwenimage.apply_rotary_emb_qwen, RMSNorm.forward),
+    "transformer_hunyuan_video15": (apply_rotary_emb, RMSNorm.forward),
+    "transformer_z_image": (RMSNorm.forward,),
+}
+# By stock processor, of diffusers 0.42.1: what `digest` makes of it and of what it calls.
+KNOWN: Final[dict[str, frozenset[str]]] = {
+    "FluxAttnProcessor": frozenset({"34e0e00c4c58ab7c"}),
+    "Flux2AttnProcessor": frozenset({"d7c260f013b71593"}),
+    "Flux2ParallelSelfAttnProcessor": frozenset({"5b3ab02ebcfe6a04"}),
+    "OvisImageAttnProcessor": frozenset({"62331a4eb95e81b0"}),
+    "QwenDoubleStreamAttnProcessor2_0": frozenset({"ff04f3e59daa3dac"}),
+    "HunyuanVideo15AttnProcessor2_0": frozenset({"f206ea4ce3270dc9"}),
+    "ZSingleStreamAttnProcessor": frozenset({"dec30e6122dc38f4"}),
+}
+
+
+@cache
+def why_unknown(processor: type[Processor]) -> str | None:
+    """Why the stock processor cannot be replaced: its source is another; None where it is the known one."""
+    stock: Any = processor.stock_class
+    found = digest((stock.__call__, *_CALLED[stock.__module__.rpartition(".")[2]]))
+    if found in KNOWN.get(stock.__name__, ()):
+        return None
+    from importlib.metadata import version
+
+    return (
+        f"{stock.__name__} or what it calls is written otherwise in diffusers {version('diffusers')} than in the "
+        f"releases that its fused form was written from (digest {found})"
+    )
+
+
+def digest(functions: Iterable[Callable[..., Any]]) -> str:
+    """Sixteen hex digits over the code of functions, as Python would print it: comments and layout do not count."""
+    trees = [ast.parse(textwrap.dedent(inspect.getsource(function))) for function in functions]
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+    return hashlib.sha256("\n".join(map(ast.unparse, trees)).encode()).hexdigest()[:16]
