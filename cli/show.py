@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from numerics import environment
 from numerics.capability import current
 from numerics.cli import words
 from numerics.cli.render import grid, heading, lines, table, terminal_width
@@ -51,6 +52,11 @@ def resolved(
     where = current() if capability is None else capability
     found: list[Resolution] = []
     refused: list[NumericsError] = []
+    for read in (environment.strict, environment.checks_indices):
+        try:
+            read()
+        except ConfigurationError as error:
+            refused.append(error)
     for family, model in entries:
         try:
             found.append(resolve(family, model, capability=where, preset=preset))

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
 from numerics.capability import checked, matches, most_specific
@@ -76,6 +77,7 @@ class Resolution:
     key: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))  # resolutions are shared
         content = (
             self.op, self.model, self.capability, self.label, dict(self.sources), self.numerics.text, self.min_tokens,
             self.requires.model_dump_json(), *((pattern, row.key) for pattern, row in self.when),
@@ -212,7 +214,9 @@ class Resolution:
         return hash(self) == hash(other) and self.__getstate__() == other.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:  # the fields alone, without what was remembered on the way
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init} | {
+            "sources": dict(self.sources)
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from numerics import context, environment
-from numerics.errors import ConfigurationError
+from numerics.errors import ConfigurationError, InputError
 from numerics.ops import tracing
 from numerics.ops.inputs import word
 from numerics.ops.reduction import order_of
@@ -175,8 +176,18 @@ class Decision:
     reason: str = ""
 
 
+def _refuse_forward_mode(op: str, args: Sequence[Any]) -> None:
+    """Refuse dual numbers: an op would return a value without its tangent."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    for arg in args:
+        if isinstance(arg, Tensor) and forward_ad.unpack_dual(arg).tangent is not None:
+            raise InputError(f"{op}: got a dual tensor; legal: plain tensors, since derivatives go backwards only")
+
+
 def dispatch(op: Op, settings: Settings, *args: Any, key: Key | None = None) -> Any:
     """Compute a validated call by the custom op. key: under which calls that look like this one may be remembered."""
+    _refuse_forward_mode(op.name, args)
     made = op.call(*args, settings.min_tokens, settings.text)
     if key is not None:
         op.accept(key, *args, settings.min_tokens, settings.text)

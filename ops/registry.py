@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from numerics.environment import checks_indices
 from numerics.ops import gradient
@@ -79,6 +80,7 @@ class Op:
                 if (
                     arg.layout is not torch.strided
                     or arg.is_neg()  # a view whose values are the negatives of what memory holds
+                    or arg._is_zerotensor()  # it has no memory
                     or (grad and arg.requires_grad)
                 ):
                     return None, None
@@ -144,6 +146,7 @@ def _is_watched() -> bool:
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0  # as torch.library.custom_op asks
         or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
     )
 
 

@@ -289,3 +289,10 @@ def test_long_models_break_at_the_engine_in_a_narrow_terminal(numerics: Command)
     assert "diffusers:\n" not in numerics("show", COLUMNS="120").out
     narrow = [line.split()[0] for line in numerics("show", COLUMNS="80").out.splitlines() if line]
     assert ("diffusers:", "hunyuan_video_15") in itertools.pairwise(narrow)
+
+
+@pytest.mark.parametrize("name", ["NUMERICS_STRICT", "NUMERICS_CHECK_INDICES"])
+def test_an_illegal_value_of_any_variable_is_said(numerics: Command, name: str) -> None:
+    found = numerics(*ONE, "--json", **{name: "yes"})
+    assert found.code == 2
+    assert f"{name}='yes': write 1, or 0 or nothing" in found.err

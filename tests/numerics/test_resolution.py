@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -154,3 +155,10 @@ def test_a_file_that_names_no_preset_for_an_op_is_an_error(tmp_path: Path, monke
     numerics.configure(None)
     with pytest.raises(ConfigurationError, match=r"ops\.fused_rms_norm: names no preset, and nothing else does"):
         resolve("fused_rms_norm")
+
+
+def test_who_set_a_value_cannot_be_overwritten() -> None:
+    found = resolve("fused_qk_norm_rope", "flux2")
+    with pytest.raises(TypeError):
+        found.sources["preset"] = found.sources["min_tokens"]  # type: ignore[index]  # what the test tries
+    assert pickle.loads(pickle.dumps(found)) == found

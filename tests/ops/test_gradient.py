@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import numerics
@@ -243,3 +244,12 @@ def test_a_backward_uses_the_numerics_of_its_forward(build: Builder, arguments: 
     assert x.grad is not None
     assert other.grad is not None
     assert same_bits(x.grad, other.grad)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own dual tensors
+def test_a_dual_tensor_is_refused_rather_than_losing_its_tangent() -> None:
+    x = torch.ones(2, 128, dtype=torch.bfloat16)
+    with forward_ad.dual_level(), pytest.raises(InputError, match="rms_norm: got a dual tensor; legal: plain tensors"):
+        rms_norm(forward_ad.make_dual(x, x), None, 1e-6, numerics="bf16_affine")
+    with forward_ad.dual_level():
+        assert rms_norm(x, None, 1e-6, numerics="bf16_affine").shape == x.shape
