@@ -85,7 +85,8 @@ class Processor:
             return "there is nothing to rotate by"
         if type(hidden_states) is not Tensor and type(hidden_states) is not nn.Parameter:
             return "the activations are no plain tensor"
-        if torch.is_autocast_enabled(hidden_states.device.type):
+        device = hidden_states.device.type
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             return "autocast chooses the dtypes"
         for name in self.norms():
             if reason := _why_norm(name, getattr(attn, name), self.norm_class, hidden_states):

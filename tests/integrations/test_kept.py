@@ -269,3 +269,11 @@ def test_28_steps_of_a_flow_matching_loop_keep_every_byte(flux2_inputs: Inputs) 
     with stock_as_on_a_gpu(model, PRESET):
         assert same_bytes(ours, latents(model))
     assert len(ours) == 28
+
+
+def test_a_model_on_the_meta_device_gives_shapes(flux2_inputs: Inputs) -> None:
+    model = made(BY_NAME["flux2"]).to("meta")
+    inputs = {name: value.to("meta") for name, value in flux2_inputs.items()}
+    with apply(model):
+        (out,) = forward(model, inputs)
+    assert out.shape == flux2_inputs["hidden_states"].shape
