@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from numerics.cli.bench import bench
+from numerics.cli.identify import identify
 from numerics.cli.options import Capability, Config, Json, Op, completing, kinds, models, orders, presets
 from numerics.cli.render import (
     DIFFERENT,
@@ -287,4 +288,5 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
 
 
 app.command()(bench)
+app.command()(identify)
 app.command()(trajectory)

@@ -1,0 +1,59 @@
+"""`numerics identify` on a CPU."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+SMALL = ("--device", "cpu", "--width", 128, "--rows", 16)
+
+
+def test_a_preset_is_identified(numerics: Command) -> None:
+    found = numerics("identify", "numerics:vllm_cuda", *SMALL)
+    assert found.code == 0
+    assert found.out.startswith("numerics:vllm_cuda: identified\n")
+    assert 'rms_norm_reduction = "vllm_cuda"\n' in found.out
+    assert "cannot see" in found.out
+    assert "width 128, 16 rows" in found.err
+
+
+def test_json_has_every_cell(numerics: Command) -> None:
+    found = numerics("identify", "numerics:vllm_native", *SMALL, "--rows", 1, "--json")
+    assert found.code == 0
+    assert (found.json["identified"], found.json["rounding"]) == (True, "two")
+    assert "vllm_native" in found.json["presets"]
+    assert [(cell["rows"], cell["identified"]) for cell in found.json["cells"]] == [(16, True), (1, True)]
+    assert found.json["batch"] == {"128": True}
+
+
+def test_a_function_of_a_module_with_an_order_of_its_own_exits_1(
+    numerics: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_norms.py").write_text("import torch\n\ndef norm(x, weight, eps):\n    return x * float('nan')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = numerics("identify", "my_norms:norm", *SMALL)
+    assert found.code == 1
+    assert "a stale output" in found.out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such_module:norm", "module 'no_such_module' cannot be imported"),
+        ("torch:no_such_function", "module 'torch' has no function 'no_such_function'"),
+        ("atn", "nearest: aten"),
+        ("numerics:vlm_cuda", "nearest: vllm_cuda"),
+        ("math:sqrt", "does not take (x, weight, eps)"),
+        ("vllm", "vLLM is not installed"),
+    ],
+)
+def test_bad_usage_says_what_is_wrong(numerics: Command, name: str, said: str) -> None:
+    found = numerics("identify", name, *SMALL)
+    assert found.code == 2
+    assert said in found.err
+
+
+def test_a_device_or_dtype_that_is_not_there_is_bad_usage(numerics: Command) -> None:
+    assert numerics("identify", "aten", "--device", "nowhere").code == 2
+    assert "nearest: float16" in numerics("identify", "aten", "--dtype", "float61").err
