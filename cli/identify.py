@@ -62,7 +62,7 @@ def identify(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Which order of additions, mean and rounding a norm computes with.
+    """Which order, mean and rounding a norm has.
 
     CALLABLE is f(x [rows, N], weight [N], eps) -> [rows, N]. Rows are searched for that tell declared orders apart;
     where none of them reproduces every byte, the tree of additions is reconstructed by asking. --width and --rows may
