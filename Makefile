@@ -1,4 +1,4 @@
-# make demo    a fresh environment, the settings in force, and the presets proved on golden bytes
+# make demo    a fresh environment, the settings in force, and what has golden bytes proved on them
 # make test    the whole check, as CI runs it
 # make lint    its static part        make format   what ruff can mend
 # make clean   remove everything that these make

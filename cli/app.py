@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import warnings
 from pathlib import Path
 from traceback import format_exception
 from types import SimpleNamespace
@@ -48,6 +49,8 @@ def main() -> None:
     # What is imported by now stays to the end, and to look for garbage in it takes a tenth of the time of `show`. It is
     # frozen before a command imports Triton, whose bindings complain unless they are collected.
     gc.freeze()
+    # torch's word about an absent NumPy, which nothing here needs, looks like a broken installation.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
     try:
         app(prog_name="numerics")
     except NumericsError as error:
@@ -241,7 +244,8 @@ def schema(
 @app.command()
 def verify(
     preset: Annotated[
-        str | None, typer.Option(metavar="PRESET", help="One preset.", autocompletion=completing(presets))
+        list[str] | None,
+        typer.Option(metavar="PRESET", help="One preset; may be repeated.", autocompletion=completing(presets)),
     ] = None,
     op: Op = None,
     config: Config = None,
@@ -259,7 +263,7 @@ def verify(
     from numerics.context import configuration
 
     catalog = configuration().catalog
-    named = with_progress(chosen(catalog, preset), lambda each: each.name)
+    named = with_progress(chosen(catalog, preset or ()), lambda each: each.name)
     found = [verified(catalog, each, op) for each in named]
     if as_json:
         print_json(found)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numerics import environment
+from numerics.capability import checked as capability_checked
 from numerics.capability import current
 from numerics.cli import saved
 from numerics.cli.render import Unwrapped, heading
@@ -27,6 +28,8 @@ def checked(files: list[Path], fingerprint: Path | None, capability: str | None)
 
     Raises ConfigurationError for a path that cannot be read, and for a saved file that is none.
     """
+    if capability is not None:
+        capability_checked(capability)
     for path in files:
         _open(path)
     environs = environment_problems()

@@ -92,6 +92,8 @@ def _conditions(a: Requires, b: Requires) -> Iterator[dict[str, Any]]:
     for field in Requires.model_fields:
         left, right = (side.model_dump(mode="json")[field] for side in (a, b))
         if left != right:
+            if field == "env":  # by its variables, since their values alone may look alike
+                left, right = ([f"{name}={value}" for name, value in side.items()] for side in (left, right))
             yield _difference(f"requires {field}", left, right, [], "where it may run")
 
 

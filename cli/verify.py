@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from numerics.cli import words
@@ -29,13 +29,14 @@ UNSEEABLE: Final = "enable_fp_fusion"  # a CPU contracts nothing, and a preset w
 Found = dict[str, Any]
 
 
-def chosen(catalog: Catalog, name: str | None) -> list[ResolvedPreset]:
-    """The preset of this name, or every one that claims a reference. Raises ConfigurationError for an unknown name."""
-    if name is None:
+def chosen(catalog: Catalog, names: Sequence[str]) -> list[ResolvedPreset]:
+    """The presets of these names, or all that claim a reference. Raises ConfigurationError for an unknown name."""
+    if not names:
         return [preset for preset in catalog.presets.values() if preset.reference is not None]
-    if name not in catalog.presets:
-        raise ConfigurationError(f"preset {name!r}: no such preset{nearest(name, catalog.presets)}")
-    return [catalog.presets[name]]
+    for name in names:
+        if name not in catalog.presets:
+            raise ConfigurationError(f"preset {name!r}: no such preset{nearest(name, catalog.presets)}")
+    return [catalog.presets[name] for name in dict.fromkeys(names)]
 
 
 def verified(catalog: Catalog, preset: ResolvedPreset, op: str | None) -> Found:

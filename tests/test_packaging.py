@@ -14,6 +14,7 @@ import pytest
 from numerics.cli.app import app
 from numerics.environment import KNOWN
 from numerics.presets.file import load
+from numerics.presets.vocabulary import OPS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PYPROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -138,12 +139,12 @@ def test_commands_on_the_readme_exist() -> None:
     assert named <= known
 
 
-def test_variables_and_presets_on_the_readme_exist() -> None:
+def test_variables_presets_and_ops_on_the_readme_exist() -> None:
     text = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| (`.*?) \|", text, flags=re.MULTILINE)
     names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert {"fast", "vllm_cuda_128", "NUMERICS_CONFIG"} <= names
-    assert names <= {*load().presets, *KNOWN}
+    assert names <= {*load().presets, *KNOWN, *OPS}
 
 
 def test_toml_on_the_readme_is_a_valid_presets_file(tmp_path: Path) -> None:

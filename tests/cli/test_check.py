@@ -179,3 +179,9 @@ def test_a_saved_file_that_is_missing_exits_2(numerics: Command, tmp_path: Path)
 def numerics_check() -> object:
     """The module, which the fixture's name hides."""
     return numerics.cli.check
+
+
+def test_what_is_no_capability_is_refused(numerics: Command) -> None:
+    found = numerics("check", "--capability", "hopper")
+    assert found.code == 2
+    assert "capability 'hopper': not a capability" in found.err

@@ -204,3 +204,11 @@ def test_knobs_that_are_no_table_are_refused(numerics: Command, saved: Callable[
 def test_a_folder_is_no_saved_file(numerics: Command, tmp_path: Path) -> None:
     found = numerics("diff", tmp_path, tmp_path)
     assert (found.code, "cannot be read: is a directory" in found.err) == (2, True)
+
+
+def test_variables_of_a_condition_are_named(numerics: Command) -> None:
+    found = {
+        each["what"]: each for each in numerics("diff", "vllm_cuda_128", "diffusers_aten", "--json").json["differences"]
+    }
+    condition = found["requires env"]
+    assert (condition["a"], condition["b"]) == (["VLLM_BATCH_INVARIANT=0"], ["TORCH_NATIVE_SKIP_VERSION_CHECK=0"])

@@ -211,3 +211,8 @@ def test_progress_is_drawn_on_a_terminals_stderr_alone() -> None:
         os.close(ours)
     assert b"vllm_cuda_128" in shown
     assert process.returncode == 0
+
+
+def test_every_preset_that_is_named_is_verified(numerics: Command) -> None:
+    found = numerics("verify", "--preset", "vllm_cuda_128", "--preset", "diffusers_complex", "--json")
+    assert [each["preset"] for each in found.json] == ["vllm_cuda_128", "diffusers_complex"]

@@ -3,6 +3,7 @@
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,12 @@ def test_other_settings_are_another_graph(arguments: Arguments, same_bits: SameB
         assert same_bits(compiled(given), function(given))
     assert counter.frame_count == 4
     assert not same_bits(compiled(by_preset[0]), compiled(by_preset[1]))
+
+
+def test_settings_that_differ_in_their_numerics_alone_are_told_apart() -> None:
+    given, other = settings("rms_norm"), settings("rms_norm", preset="vllm_native")
+    assert replace(given).key == given.key
+    assert replace(given, numerics=other.numerics).key != given.key
 
 
 def test_equal_settings_share_a_graph(arguments: Arguments) -> None:

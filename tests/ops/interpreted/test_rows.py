@@ -95,6 +95,23 @@ def test_points_are_read_where_they_belong_and_nowhere_else(op: str, fused: Fuse
         fused(op, build(*points), **call)
 
 
+@pytest.mark.parametrize(("op", "dtype"), [("fused_add_rms_norm", BF16), ("rms_norm", F32)])
+def test_squares_are_rounded_where_that_is_declared(op: str, dtype: torch.dtype, fused: Fused, build: Builder) -> None:
+    """Of rows for which that tells: squares of 16-bit numbers are exact, those of sums that are not rounded are not."""
+    declared = {"vector": 8, "threads": 12, "lanes": "adjacent", "mean": "divide"}
+    product, fma = (build(reduction=Reduction(**declared, square=square)) for square in ("product", "fma"))  # type: ignore[arg-type]
+    call = rows_of(op, 4000, 96, dtype) | {"weight": None}
+    reference = getattr(ops, f"{op}_reference")
+    found = [
+        out if isinstance(out, Tensor) else out[0] for out in (reference(**call, numerics=n) for n in (product, fma))
+    ]
+    telling = (found[0] != found[1]).any(-1).nonzero()[:3, 0]
+    assert len(telling) == 3
+    few = {name: arg[telling] if isinstance(arg, Tensor) else arg for name, arg in call.items()}
+    for given in (product, fma):
+        fused(op, given, **few)
+
+
 @pytest.mark.parametrize("op", NORMS)
 def test_without_a_weight(op: str, fused: Fused, preset: Preset) -> None:
     fused(op, preset("vllm_cuda"), **rows_of(op) | {"weight": None})
