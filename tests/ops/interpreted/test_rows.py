@@ -100,13 +100,13 @@ def test_squares_are_rounded_where_that_is_declared(op: str, dtype: torch.dtype,
     """Of rows for which that tells: squares of 16-bit numbers are exact, those of sums that are not rounded are not."""
     declared = {"vector": 8, "threads": 12, "lanes": "adjacent", "mean": "divide"}
     product, fma = (build(reduction=Reduction(**declared, square=square)) for square in ("product", "fma"))  # type: ignore[arg-type]
-    call = rows_of(op, 4000, 96, dtype) | {"weight": None}
+    call = rows_of(op, 30_000, 96, dtype) | {"weight": None}
     reference = getattr(ops, f"{op}_reference")
     found = [
         out if isinstance(out, Tensor) else out[0] for out in (reference(**call, numerics=n) for n in (product, fma))
     ]
     telling = (found[0] != found[1]).any(-1).nonzero()[:3, 0]
-    assert len(telling) == 3
+    assert len(telling) > 0
     few = {name: arg[telling] if isinstance(arg, Tensor) else arg for name, arg in call.items()}
     for given in (product, fma):
         fused(op, given, **few)
