@@ -2,8 +2,12 @@
 
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -13,8 +17,41 @@ from torch import Tensor
 from numerics.presets.file import load
 from numerics.presets.schema import Numerics, Reduction
 
-# Kernels are interpreted in a session of their own, which test_interpreted.py starts.
+# Kernels are interpreted in a session of their own, whose result test_interpreted.py awaits.
 collect_ignore = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["interpreted"]
+_sessions: list["subprocess.Popen[str]"] = []
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start that session, so that it runs beside the other tests, on another core."""
+    awaited = any("interpreted" in getattr(item, "fixturenames", ()) for item in session.items)
+    if not awaited or session.config.option.collectonly or find_spec("triton") is None:
+        return
+    measured = session.config.pluginmanager.hasplugin("_cov")
+    start = ["-m", "coverage", "run", "--parallel-mode", "-m", "pytest"] if measured else ["-m", "pytest"]
+    options = [] if session.config.getini("pythonpath") else ["-o", "pythonpath="]  # an installed wheel is tested
+    folder = Path(__file__).parent / "interpreted"
+    _sessions.append(
+        subprocess.Popen(
+            [sys.executable, *start, "-q", "--no-header", "-p", "no:cacheprovider", *options, str(folder)],
+            cwd=session.config.rootpath, env=os.environ | {"TRITON_INTERPRET": "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+    )  # fmt: skip
+
+
+def pytest_unconfigure() -> None:
+    """End it if it still runs, after a failure or an interruption."""
+    while _sessions:
+        with _sessions.pop() as session:  # closes its pipe and waits
+            session.kill()
+
+
+@pytest.fixture(scope="session")
+def interpreted() -> "subprocess.Popen[str]":
+    """The session in which kernels are interpreted."""
+    return _sessions[-1]
+
 
 WARP_FOLD: Final = Reduction(vector="gcd8", threads="row/vector", lanes="adjacent", mean="divide")
 
