@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,3 +121,16 @@ def test_every_public_name_is_exported_once_in_order() -> None:
     assert ops.__all__ == sorted(set(ops.__all__))
     assert all(callable(getattr(ops, name)) for name in ops.__all__)
     assert {"can_fuse", "Decision", "dispatch_counts", "Dispatch", "reset_dispatch_counts"} <= set(ops.__all__)
+
+
+def test_without_triton_every_op_runs_its_reference() -> None:
+    program = """
+import sys
+sys.modules["triton"] = None
+import torch
+from numerics.ops import rms_norm, telemetry
+print(rms_norm(torch.ones(1, 8), None, 1e-12, numerics="fast")[0, 0].item())
+print([way.reason for way in telemetry.dispatch_counts()])
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.split("\n")[:2] == ["1.0", "['Triton is not installed']"]
