@@ -10,6 +10,7 @@ from torch import Tensor
 from numerics.measure.arms import differing
 from numerics.measure.identify import Cell
 from numerics.measure.identify_declared import preset_table
+from numerics.presets.checks import ResolvedPreset
 from numerics.presets.file import Catalog
 
 BLIND: Final = (
@@ -53,9 +54,17 @@ def verdict(catalog: Catalog, subject: str, cells: Sequence[Cell]) -> Verdict:
         if identified
         and preset.knobs["rms_norm_reduction"] in names
         and ("normalized" in preset.knobs["rounding_points"]) == (rounding == "two")
+        and _takes(preset, cells)
     ]
     toml = preset_table(names[0], roundings[0], subject) if identified else None
     return Verdict(identified, names if fine else [], rounding, presets, _batch(cells), toml, sees)
+
+
+def _takes(preset: ResolvedPreset, cells: Sequence[Cell]) -> bool:
+    """Whether the preset holds for the dtypes that were asked about."""
+    legal = preset.requires.dtype
+    seen = {str(cell.observed.dtype).removeprefix("torch.") for cell in cells if cell.observed is not None}
+    return legal is None or seen <= set(legal)
 
 
 def _batch(cells: Sequence[Cell]) -> dict[int, bool]:

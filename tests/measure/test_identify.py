@@ -58,7 +58,8 @@ def test_our_own_op_is_identified_as_its_preset(name: str) -> None:
     preset = CATALOG.presets[name]
     reduction = CATALOG.reductions[preset.knobs["rms_norm_reduction"]]
     width = 128 if holds(reduction, 128, ROWS) else 1024
-    cells = ask(subject(f"numerics:{name}", CATALOG).norm, width)
+    dtype = getattr(torch, preset.requires.dtype[0]) if preset.requires.dtype else torch.bfloat16
+    cells = ask(subject(f"numerics:{name}", CATALOG).norm, width, dtype=dtype)
     assert cells[0].identified, cells[0]
     assert cells[0].reductions == equals(reduction.order(width, ROWS), CATALOG.reductions, ROWS)
     found = verdict(CATALOG, "norm", cells)
