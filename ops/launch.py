@@ -9,7 +9,7 @@ from torch import Tensor
 
 from numerics.ops.language import HAS_TRITON
 
-MAX_ROWS = 2**31 - 1  # rows are counted in 32 bits; addresses are 64 bits wide
+MAX_ROWS = 2**31 - 2**16  # rows are counted in 32 bits, those of the last tile too; addresses are 64 bits wide
 MAX_BATCH = 65_535  # the second dimension of a grid
 NPU_ROWS = 65_535  # of one launch, by the device's grid
 
