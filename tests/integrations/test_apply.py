@@ -16,7 +16,8 @@ import numerics
 from numerics.errors import ConfigurationError, MissingExtraError
 from numerics.integrations import diffusers as integration
 from numerics.integrations import diffusers_models, diffusers_sources
-from numerics.integrations.diffusers import SUPPORTED, apply
+from numerics.integrations.diffusers import apply
+from numerics.integrations.supported import SUPPORTED
 from numerics.presets.file import load
 from tests.integrations.conftest import BY_NAME
 from tests.integrations.test_bytes import same_bytes
