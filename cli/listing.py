@@ -75,7 +75,7 @@ def _models(catalog: Catalog) -> list[Entry]:
 
 def _settings(catalog: Catalog, model: str) -> Iterator[dict[str, str]]:
     for file, origin in ((catalog.packaged, "package"), (catalog.user, "user")):
-        for family, setting in file.models.get(model, {}).items() if file else ():
+        for family, setting in file.settings_of(model).items() if file else ():
             words_of_rows = [f"on {row.capability} {_choice(row)}" for row in setting.when]
             said = "; ".join(filter(None, [_choice(setting), *words_of_rows]))
             yield {"family": family, "origin": origin, "setting": said}

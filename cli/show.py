@@ -67,7 +67,7 @@ def resolved(
 
 def _models_with(catalog: Catalog, family: Family) -> list[str]:
     files = [file for file in (catalog.packaged, catalog.user) if file is not None]
-    return [model for model in catalog.model_names() if any(family in file.models.get(model, {}) for file in files)]
+    return [model for model in catalog.model_names() if any(family in file.settings_of(model) for file in files)]
 
 
 # --- As a page --------------------------------------------------------------------------------------------------------

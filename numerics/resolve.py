@@ -11,15 +11,17 @@ changes what it says and no more, and across files the user's `models.NAME` is s
 itself must be declared in full: an engine that no file knows is an error and does not fall back to another's chain.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Unpack
 
 from numerics import context, environment
 from numerics.capability import checked, most_specific, refines
 from numerics.context import Configuration
-from numerics.errors import ConfigurationError, nearest
+from numerics.errors import ConfigurationError
 from numerics.layers import FAMILY_OF, KnobArguments, Layer, checked_layer, family_of, knob_text
 from numerics.presets.checks import ResolvedPreset
 from numerics.presets.file import PACKAGED, Catalog
@@ -48,7 +50,8 @@ def resolve(
 
     Args:
         op: a family, or one of its ops, which share their settings.
-        model: a declared model, such as `flux2` or `diffusers:flux2`; None for the settings of the op alone.
+        model: a declared model, such as `flux2` or `diffusers:flux2`, or the class of one, such as
+            `Flux2Transformer2DModel`; None for the settings of the op alone.
         capability: such as `cuda:9.0`. Without it, or with `cuda:9`, where an entry depends on more, the resolution is
             open and `Resolution.bind` settles it.
         preset: name of a preset; stronger than any other source.
@@ -77,12 +80,36 @@ def resolve(
         _check_variable_names()
         above = (*environment.parse(family, texts), *used, *call)
         found = _resolve(configuration, family, model, capability, above)
+        if not found.when:
+            check_process(found.requires, capability, found.who)
+        if path := environment.record():
+            _record(Path(path), found)
         if len(configuration.resolutions) >= REMEMBERED:
             configuration.resolutions.clear()
         configuration.resolutions[key] = found
     elif found.requires.env and not found.when:
         check_environment(found.requires, found.who)
     return found
+
+
+def declared(op: str, model: str | None = None, *, capability: str | None = None) -> Resolution:
+    """What files, environment and context say, whether or not the preset's conditions hold in this process.
+
+    Raises ConfigurationError as `resolve` does.
+    """
+    family = family_of(op)
+    above = (*environment.read(family), *context.layers(family))
+    return _resolve(context.configuration(), family, model, capability, above)
+
+
+def _record(path: Path, found: Resolution) -> None:
+    """Add a line of JSON. One write each, so that processes that share a file do not mix their lines."""
+    line = json.dumps(found.to_dict(), separators=(",", ":")) + "\n"
+    try:
+        with path.open("ab", buffering=0) as file:
+            file.write(line.encode())
+    except OSError as error:
+        raise ConfigurationError(f"{environment.RECORD}={str(path)!r}: cannot be written: {error.strerror}") from None
 
 
 # --- Layers -----------------------------------------------------------------------------------------------------------
@@ -114,9 +141,9 @@ def _settings(catalog: Catalog, family: Family, model: str | None) -> Iterator[t
         if family in file.ops:
             yield of_op, f"{name}: ops.{family}", file.ops[family]
         for entry in entries:
-            if family in file.models.get(entry, {}):
+            if family in file.settings_of(entry):
                 key = entry if re.fullmatch(r"\w+", entry) else f'"{entry}"'
-                yield of_model, f"{name}: models.{key}", file.models[entry][family]
+                yield of_model, f"{name}: models.{key}", file.settings_of(entry)[family]
 
 
 def _file_layers(catalog: Catalog, family: Family, model: str | None, capability: str | None) -> Iterator[Layer]:
@@ -140,8 +167,8 @@ def _resolve(
     configuration: Configuration, family: Family, model: str | None, capability: str | None, above: tuple[Layer, ...]
 ) -> Resolution:
     catalog = configuration.catalog
-    if model is not None and model not in catalog.model_names():
-        raise ConfigurationError(f"model {model!r}: no such model{nearest(model, catalog.model_names())}")
+    if model is not None:
+        model = catalog.model_named(model)
 
     def at(pattern: str | None) -> Resolution:
         below = _file_layers(catalog, family, model, pattern)
@@ -154,7 +181,6 @@ def _resolve(
     if finer:
         # The patterns that hold for a capability are the beginnings of the longest of them: one row a pattern is all.
         return replace(found, when=tuple((pattern, at(pattern)) for pattern in finer))
-    check_process(found.requires, capability, found.who)
     return found
 
 

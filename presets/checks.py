@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from numerics.errors import nearest
 from numerics.presets.declaration import Span, bounds, words
 from numerics.presets.locate import Key
-from numerics.presets.problems import Problem
+from numerics.presets.problems import Problem, quoted
 from numerics.presets.schema import Choice, DeclaredReduction, Numerics, Preset, PresetFile, Reference, Requires
 from numerics.presets.vocabulary import KNOBS, OPEN_REDUCTION
 
@@ -69,10 +69,29 @@ def check_settings(
     return problems
 
 
+def check_classes(file: PresetFile, below: Iterable[PresetFile]) -> list[Problem]:
+    """What is wrong with the names of models and classes: one that is both would hold for nobody who looks it up."""
+    files = (file, *below)
+    models = {model for each in files for model in each.models}
+    classes = {name: model for each in files for model, entry in each.models.items() for name in entry.classes}
+    problems = [
+        Problem(("models", model), f"the class of model {classes[model]!r}; write [models.{quoted(classes[model])}]")
+        for model in file.models
+        if model in classes
+    ]
+    problems += [
+        Problem(("models", model, "classes", index), f"got {name!r}, which is a model; legal: names of classes")
+        for model, entry in file.models.items()
+        for index, name in enumerate(entry.classes)
+        if name in models and name not in file.models
+    ]
+    return problems
+
+
 def _choices(file: PresetFile) -> Iterator[tuple[Key, Choice]]:
     settings = [(Key(("ops", family)), setting) for family, setting in file.ops.items()]
-    for model, families in file.models.items():
-        settings += [(("models", model, family), setting) for family, setting in families.items()]
+    for model, entry in file.models.items():
+        settings += [(("models", model, family), setting) for family, setting in entry.settings.items()]
     for key, setting in settings:
         yield key, setting
         for index, row in enumerate(setting.when):

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, NamedTuple
 import tomli
 from pydantic import ValidationError
 
-from numerics.errors import ConfigurationError
-from numerics.presets.checks import Origin, ResolvedPreset, check_settings, flatten
+from numerics.errors import ConfigurationError, nearest
+from numerics.presets.checks import Origin, ResolvedPreset, check_classes, check_settings, flatten
 from numerics.presets.problems import explain, report
 from numerics.presets.schema import DeclaredReduction, PresetFile
 
@@ -49,6 +49,26 @@ class Catalog:
     def model_names(self) -> list[str]:
         """The models of both files, sorted."""
         return sorted({*self.packaged.models, *(self.user.models if self.user else ())})
+
+    def classes(self) -> dict[str, list[str]]:
+        """The classes that models of either file are, each with the models that it is declared for, sorted."""
+        found: dict[str, set[str]] = {}
+        for file in filter(None, (self.packaged, self.user)):
+            for model, entry in file.models.items():
+                for each in entry.classes:
+                    found.setdefault(each, set()).add(model)
+        return {each: sorted(models) for each, models in sorted(found.items())}
+
+    def model_named(self, name: str) -> str:
+        """The model that is called so, or whose class is. Raises ConfigurationError for no model, and for several."""
+        names, classes = self.model_names(), self.classes()
+        if name in names:
+            return name
+        if name not in classes:
+            raise ConfigurationError(f"model {name!r}: no such model{nearest(name, [*names, *classes])}")
+        if len(classes[name]) > 1:
+            raise ConfigurationError(f"model {name!r}: the class of {' and '.join(classes[name])}; name one of them")
+        return classes[name][0]
 
 
 def load(path: str | os.PathLike[str] | None = None) -> Catalog:
@@ -91,7 +111,7 @@ def _packaged(stamp: _Stamp) -> Catalog:
 
 @lru_cache(maxsize=16)
 def _joined(packaged: Catalog, stamp: _Stamp) -> Catalog:
-    file, reductions, presets = _checked(stamp.path, "user", packaged.reductions, packaged.presets)
+    file, reductions, presets = _checked(stamp.path, "user", packaged.reductions, packaged.presets, packaged.packaged)
     return Catalog(reductions, presets, packaged.packaged, file, stamp.path)
 
 
@@ -100,11 +120,12 @@ def _checked(
     origin: Origin,
     reductions_below: Mapping[str, DeclaredReduction],
     presets_below: Mapping[str, ResolvedPreset],
+    *below: PresetFile,
 ) -> tuple[PresetFile, Mapping[str, DeclaredReduction], Mapping[str, ResolvedPreset]]:
     text = _read(path)
     file = _parse(text, path)
     reductions, presets, problems = flatten(file, origin, reductions_below, presets_below)
-    if problems := problems + check_settings(file, reductions, presets):
+    if problems := [*problems, *check_settings(file, reductions, presets), *check_classes(file, below)]:
         raise ConfigurationError(report(problems, str(path), text))
     return file, MappingProxyType(reductions), MappingProxyType(presets)
 

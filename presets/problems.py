@@ -42,11 +42,13 @@ def report(problems: Iterable[Problem], path: str, text: str) -> str:
 
 def dotted(key: Key) -> str:
     """A key as TOML writes it, with list elements as [0], [1], ..."""
-    parts = [
-        f"[{part}]" if isinstance(part, int) else f".{part}" if BARE.fullmatch(part) else f".{json.dumps(part)}"
-        for part in key
-    ]
+    parts = [f"[{part}]" if isinstance(part, int) else f".{quoted(part)}" for part in key]
     return "".join(parts).removeprefix(".")
+
+
+def quoted(name: str) -> str:
+    """One part of a key as TOML writes it: bare where that can be read."""
+    return name if BARE.fullmatch(name) else json.dumps(name)
 
 
 def explain(error: ValidationError, declared: Mapping[str, Any]) -> list[Problem]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -13,6 +14,7 @@ from numerics.presets.reduction import DeclaredReduction, Reduction, Source
 from numerics.presets.versions import CLOSED_RANGE, RANGE, ClosedVersionRange, VersionRange
 from numerics.presets.vocabulary import (
     CAPABILITY_SPELLING,
+    FAMILIES,
     MAX_TOKENS,
     OPEN_REDUCTION,
     ROUNDING_POINTS,
@@ -25,6 +27,7 @@ __all__ = [
     "Choice",
     "DeclaredReduction",
     "Knobs",
+    "Model",
     "Numerics",
     "Preset",
     "PresetFile",
@@ -216,13 +219,31 @@ class Setting(Choice):
         return self
 
 
+class Model(Declaration):
+    """`[models.NAME]`: what a model says about each family, and the classes that it is."""
+
+    classes: tuple[Name, ...] = Field(default=(), description="a list of names of Python classes")
+    fused_qk_norm_rope: Setting | None = None
+    fused_modulation: Setting | None = None
+    fused_rms_norm: Setting | None = None
+
+    @cached_property
+    def settings(self) -> Mapping[Family, Setting]:
+        """Those that are given, by family."""
+        return {family: found for family in FAMILIES if (found := getattr(self, family)) is not None}
+
+
 class PresetFile(Declaration):
     """One presets file. `numerics.presets.file` reads it, joins it with the packaged one and checks the names."""
 
     reductions: dict[Name, DeclaredReduction] = Field(default={})
     presets: dict[Name, Preset] = Field(default={})
     ops: dict[Family, Setting] = Field(default={})
-    models: dict[ModelName, dict[Family, Setting]] = Field(default={})
+    models: dict[ModelName, Model] = Field(default={})
+
+    def settings_of(self, model: str) -> Mapping[Family, Setting]:
+        """What the file says about the families of a model; nothing where it does not name the model."""
+        return self.models[model].settings if model in self.models else {}
 
 
 def _sorted_points(points: tuple[RoundingPoint, ...]) -> tuple[RoundingPoint, ...]:

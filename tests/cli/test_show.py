@@ -71,7 +71,7 @@ def test_a_file_of_ones_own_stands_between_package_and_environment(numerics: Com
 def test_every_family_and_every_models_entry_is_listed(numerics: Command) -> None:
     packaged = load().packaged
     expected: set[tuple[str, str | None]] = {(family, None) for family in FAMILIES}
-    expected |= {(family, model) for model, families in packaged.models.items() for family in families}
+    expected |= {(family, model) for model in packaged.models for family in packaged.settings_of(model)}
     found = [(each["op"], each["model"]) for each in numerics("show", "--json").json]
     assert set(found) == expected
     assert len(found) == len(expected)

@@ -234,7 +234,7 @@ def test_without_configuration_every_value_is_the_packages() -> None:
         for family in catalog.packaged.ops:
             found = resolve(family, model)
             assert {each.source for each in found.sources.values()} <= {"package", "package model"}
-            declared = catalog.packaged.models.get(model or "", {}).get(family)
+            declared = catalog.packaged.settings_of(model or "").get(family)
             if declared is not None and declared.preset is not None:
                 assert found.sources["preset"].source == "package model"
                 assert found.preset == declared.preset

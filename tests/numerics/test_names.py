@@ -118,3 +118,9 @@ def test_names_are_text(wrong: Any) -> None:
         resolve("rms_norm", wrong)
     with pytest.raises(ConfigurationError, match="capability "):
         resolve("rms_norm", capability=wrong)
+
+
+def test_a_model_may_be_given_as_its_class_and_the_settings_say_its_name() -> None:
+    found = resolve("fused_qk_norm_rope", "Flux2Transformer2DModel")
+    assert found.model == "diffusers:flux2"
+    assert found.key == resolve("fused_qk_norm_rope", "diffusers:flux2").key

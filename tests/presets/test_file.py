@@ -47,8 +47,8 @@ def test_settings_of_the_two_files_stay_apart(loaded: Loaded) -> None:
     catalog = loaded("[models.flux2]\nfused_qk_norm_rope = 'fast'\n[models.mine]\nfused_rms_norm = 'fast'\n")
     assert catalog.user is not None
     assert catalog.packaged is load().packaged
-    assert catalog.packaged.models["flux2"]["fused_qk_norm_rope"].preset == "vllm_cuda_128"
-    assert catalog.user.models["flux2"]["fused_qk_norm_rope"].preset == "fast"
+    assert catalog.packaged.settings_of("flux2")["fused_qk_norm_rope"].preset == "vllm_cuda_128"
+    assert catalog.user.settings_of("flux2")["fused_qk_norm_rope"].preset == "fast"
     assert catalog.model_names() == sorted([*load().model_names(), "mine"])
 
 
@@ -103,7 +103,7 @@ def test_a_packaged_name_cannot_be_redefined(problems: Problems, text: str, expe
 def test_a_setting_may_be_a_name_or_a_table(loaded: Loaded, setting: str) -> None:
     catalog = loaded(f"{MINE}[models.m]\nfused_rms_norm = {setting}\n")
     assert catalog.user is not None
-    found = catalog.user.models["m"]["fused_rms_norm"]
+    found = catalog.user.settings_of("m")["fused_rms_norm"]
     assert "mine" in (found.preset, *(row.preset for row in found.when))
 
 

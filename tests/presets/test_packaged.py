@@ -185,7 +185,7 @@ DIFFUSERS = {
 
 
 def setting(model: str, family: Family) -> str | None:
-    found = CATALOG.packaged.models[model].get(family)
+    found = CATALOG.packaged.settings_of(model).get(family)
     return found.preset if found else None
 
 
@@ -215,12 +215,8 @@ def test_a_model_of_diffusers_takes_its_chain(model: str, preset: str) -> None:
     assert setting(f"diffusers:{model}", "fused_modulation") == (preset if model == "minimax_h3" else None)
 
 
-@pytest.mark.parametrize("model", CATALOG.model_names())
-def test_every_model_states_its_geometry(model: str) -> None:
-    header = rf"\[models\.{model if ':' not in model else re.escape(chr(34) + model + chr(34))}\]  # (.*)"
-    match = re.search(header, TEXT)
-    assert match
-    assert re.search(r"\d+ x \d+|heads", match[1])
+def test_every_class_is_of_one_model() -> None:
+    assert [len(models) for models in CATALOG.classes().values()] == [1] * 9
 
 
 # --- The header -------------------------------------------------------------------------------------------------------

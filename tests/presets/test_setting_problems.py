@@ -9,6 +9,8 @@ from numerics.presets.problems import dotted
 Problems = Callable[[str], list[str]]
 
 SETTING_KEYS = "enable_fp_fusion, min_tokens, preset, rms_norm_reduction, rope_rotation, rounding_points"
+MODEL_FIELDS = "classes, fused_qk_norm_rope, fused_modulation, fused_rms_norm"
+MODEL_KEYS = ", ".join(sorted(MODEL_FIELDS.split(", ")))
 TABLES = {
     "presets": "summary = 'x'\nextends = 'fast'\n",
     "reductions": "summary = 'x'\nvector = 4\nthreads = 32\nlanes = 'halves'\nmean = 'divide'\n",
@@ -32,21 +34,21 @@ def test_a_model_may_name_an_engine(problems: Problems) -> None:
     ("text", "expected"),
     [
         ("models = 3", "1: models: got 3; legal: a table"),
-        ("[models]\nflux2 = 'fast'", "2: models.flux2: got 'fast'; legal: a table"),
+        (
+            "[models]\nflux2 = 'fast'",
+            f"2: models.flux2: got 'fast'; legal: a table of {MODEL_FIELDS}",
+        ),
         (
             "[model.flux2]\nx = 1",
             "1: model: no such key; nearest: models. Known: models, ops, presets, reductions",
         ),
         (
             "[models.flux2]\npreset = 'fast'",
-            "2: models.flux2.preset: no such family. Known: fused_modulation, fused_qk_norm_rope, fused_rms_norm",
+            f"2: models.flux2.preset: no such key. Known: {MODEL_KEYS}",
         ),
         (
             "[models.flux2]\nfused_qk_rope = 'fast'",
-            (
-                "2: models.flux2.fused_qk_rope: no such family; nearest: fused_qk_norm_rope. Known: "
-                "fused_modulation, fused_qk_norm_rope, fused_rms_norm"
-            ),
+            (f"2: models.flux2.fused_qk_rope: no such key; nearest: fused_qk_norm_rope. Known: {MODEL_KEYS}"),
         ),
         (
             "[ops.fused_joint_qkv_norm_rope]\npreset = 'fast'",
@@ -136,7 +138,7 @@ def test_a_mistake_in_a_setting_is_named_and_never_read_as_something_else(
 
 def test_a_long_value_is_cut(problems: Problems) -> None:
     (found,) = problems(f"[models]\nflux2 = '{'x' * 500}'")
-    assert found == f"my.toml:2: models.flux2: got '{'x' * 76}...; legal: a table"
+    assert found == f"my.toml:2: models.flux2: got '{'x' * 76}...; legal: a table of {MODEL_FIELDS}"
 
 
 def test_a_key_is_shown_as_toml_writes_it() -> None:
