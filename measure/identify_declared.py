@@ -12,6 +12,7 @@ from numerics.ops.reduction import row_sum
 from numerics.presets.file import Catalog
 from numerics.presets.order import Order
 from numerics.presets.properties import holds, scaling
+from numerics.presets.toml import table
 from numerics.presets.vocabulary import ROUNDING_POINTS
 
 NAME: Final = "identified"
@@ -64,7 +65,7 @@ def sums(x: Tensor, known: Mapping[str, Class]) -> dict[str, Tensor]:
 def preset_table(reduction: str, rounding: str, subject: str, name: str = NAME) -> str:
     """A `[presets.NAME]` for an unfused chain that runs this norm."""
     points = [point for point in ROUNDING_POINTS if point in CHAIN_POINTS or (point, rounding) == ("normalized", "two")]
-    return _table(
+    return table(
         f"presets.{name}",
         {
             "summary": f"The norm of {subject}",
@@ -78,26 +79,10 @@ def preset_table(reduction: str, rounding: str, subject: str, name: str = NAME) 
 
 def reduction_table(fields: Mapping[str, Any], subject: str, name: str = NAME) -> str:
     """A `[reductions.NAME]`."""
-    return _table(f"reductions.{name}", {"summary": f"The norm of {subject}", **fields})
+    return table(f"reductions.{name}", {"summary": f"The norm of {subject}", **fields})
 
 
 def with_mean(catalog: Catalog, name: str, mean: str) -> dict[str, Any]:
     """The fields of a declared reduction, with another mean."""
     fields = catalog.reductions[name].bits.model_dump(mode="json", exclude_defaults=True)
     return {**fields, "mean": mean}
-
-
-def _table(header: str, fields: Mapping[str, Any], comment: str = "") -> str:
-    lines = [f"[{header}]" + (f"  # {comment}" if comment else "")]
-    return "\n".join([*lines, *(f"{key} = {_toml(value)}" for key, value in fields.items())])
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    return str(value)

@@ -10,13 +10,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from numerics.errors import ConfigurationError
+from numerics.errors import ConfigurationError, nearest
 from numerics.layers import EMPTY_LIST, Layer, checked_layer
 from numerics.presets.vocabulary import FAMILIES, KNOBS, MAX_TOKENS, Family
 
 CONFIG: Final = "NUMERICS_CONFIG"
 STRICT: Final = "NUMERICS_STRICT"
 CHECK_INDICES: Final = "NUMERICS_CHECK_INDICES"
+INSTALL: Final = "NUMERICS_INSTALL"
+ENGINES: Final = ("vllm_omni", "vllm")  # what INSTALL can name; 1 is the first
+RECORD: Final = "NUMERICS_RECORD"
 MAX_EDITS: Final = 2  # a variable this close to a known one is a slip of the pen
 BLANKS: Final = " \t\r\n"
 # The mapping below os.environ, where this Python has it: read on every call, never written.
@@ -35,7 +38,7 @@ VARIABLES: Final[dict[Family, Variables]] = {
     family: Variables(f"VLLM_OMNI_{family.upper()}_NUMERICS", f"VLLM_OMNI_{family.upper()}_MIN_TOKENS")
     for family in FAMILIES
 }
-KNOWN: Final = (*(name for names in VARIABLES.values() for name in names if name), CONFIG, STRICT, CHECK_INDICES)
+KNOWN: Final = (*(name for names in VARIABLES.values() for name in names if name), CONFIG, STRICT, CHECK_INDICES, RECORD)
 
 
 _RAW_NAMES: Final = {
@@ -85,6 +88,11 @@ def config() -> str | None:
     return text(CONFIG)
 
 
+def record() -> str | None:
+    """The path of the file to which each new resolution is added, or None."""
+    return text(RECORD)
+
+
 def strict() -> bool:
     """Whether an op that cannot take its fused kernel raises. Raises ConfigurationError for anything but 1 or 0."""
     return _flag(STRICT)
@@ -93,6 +101,25 @@ def strict() -> bool:
 def checks_indices() -> bool:
     """Whether ops read indices on a GPU to see their range. Raises ConfigurationError for anything but 1 or 0."""
     return _flag(CHECK_INDICES)
+
+
+def installs() -> tuple[str, ...]:
+    """The engines that our plugin of vLLM installs the ops in: none unless asked for.
+
+    Raises ConfigurationError for anything but 1, 0, or names of engines joined by commas.
+    """
+    value = text(INSTALL) or "0"
+    if value in ("0", "1"):
+        return ENGINES[: int(value)]
+    named = [name.strip(BLANKS) for name in value.split(",")]
+    for name in named:
+        if name not in ENGINES:
+            known = nearest(name, ENGINES)
+            raise ConfigurationError(
+                f"{INSTALL}={value!r}: {name!r} is no engine{known}; write 1 for {ENGINES[0]}, 0 or nothing for none, "
+                "or names joined by commas"
+            )
+    return tuple(name for name in ENGINES if name in named)
 
 
 def _flag(name: str) -> bool:
@@ -123,6 +150,7 @@ def check() -> None:
     check_names()
     strict()
     checks_indices()
+    installs()
     for family in FAMILIES:
         read(family)
 

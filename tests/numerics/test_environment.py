@@ -28,6 +28,7 @@ def test_the_variables_are_those_of_the_design() -> None:
         "NUMERICS_CONFIG",
         "NUMERICS_STRICT",
         "NUMERICS_CHECK_INDICES",
+        "NUMERICS_RECORD",
     }
 
 
@@ -152,6 +153,34 @@ def test_any_other_flag_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str, 
     with pytest.raises(ConfigurationError, match=rf"{name}=.*write 1, or 0 or nothing"):
         FLAGS[name]()
     with pytest.raises(ConfigurationError, match=name):
+        environment.check()
+
+
+@pytest.mark.parametrize(
+    ("text", "engines"),
+    [
+        ("1", ("vllm_omni",)),
+        ("0", ()),
+        ("vllm", ("vllm",)),
+        (" vllm , vllm_omni ", ("vllm_omni", "vllm")),
+        ("vllm,vllm", ("vllm",)),
+    ],
+)
+def test_engines_to_install_in_are_named(monkeypatch: pytest.MonkeyPatch, text: str, engines: tuple[str, ...]) -> None:
+    monkeypatch.setenv("NUMERICS_INSTALL", text)
+    assert environment.installs() == engines
+
+
+def test_nothing_is_installed_unless_asked_for() -> None:
+    assert environment.installs() == ()
+
+
+@pytest.mark.parametrize("text", ["2", "true", "vllm,", "1,vllm", "VLLM", "vllm-omni", "vllm;vllm_omni"])
+def test_any_other_engine_is_an_error_that_names_the_nearest(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("NUMERICS_INSTALL", text)
+    with pytest.raises(ConfigurationError, match=r"NUMERICS_INSTALL=.*is no engine.*Known: vllm, vllm_omni; write 1"):
+        environment.installs()
+    with pytest.raises(ConfigurationError, match="NUMERICS_INSTALL"):
         environment.check()
 
 
