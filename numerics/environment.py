@@ -38,7 +38,14 @@ VARIABLES: Final[dict[Family, Variables]] = {
     family: Variables(f"VLLM_OMNI_{family.upper()}_NUMERICS", f"VLLM_OMNI_{family.upper()}_MIN_TOKENS")
     for family in FAMILIES
 }
-KNOWN: Final = (*(name for names in VARIABLES.values() for name in names if name), CONFIG, STRICT, CHECK_INDICES, RECORD)
+KNOWN: Final = (
+    *(name for names in VARIABLES.values() for name in names if name),
+    CONFIG,
+    STRICT,
+    CHECK_INDICES,
+    RECORD,
+    INSTALL,
+)
 
 
 _RAW_NAMES: Final = {

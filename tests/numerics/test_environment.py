@@ -29,6 +29,7 @@ def test_the_variables_are_those_of_the_design() -> None:
         "NUMERICS_STRICT",
         "NUMERICS_CHECK_INDICES",
         "NUMERICS_RECORD",
+        "NUMERICS_INSTALL",
     }
 
 
