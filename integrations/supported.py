@@ -67,3 +67,21 @@ GEOMETRY: Final[Mapping[str, Geometry]] = MappingProxyType(
         "boogu_image": Geometry((24,), (2880,), _JOINT_SINGLE, head_dim=120, rotary_dim=120, kv_heads=8, eps=1e-5),
     }
 )
+
+
+# --- vLLM-Omni --------------------------------------------------------------------------------------------------------
+
+# By model: the ops whose counterparts the model's module in vllm-omni 0.30 calls.
+VLLM_OMNI: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "minimax_h3": (
+            "fused_qk_norm_rope",
+            "rms_norm_indexed_scale_shift",
+            "indexed_gate_rms_norm_scale_shift",
+            "indexed_scale_shift_",
+            "indexed_gate",
+        ),
+        "qwen_image": ("fused_qk_norm_rope",),
+        "boogu_image": ("fused_qk_norm_rope",),
+    }
+)
