@@ -36,8 +36,8 @@ def cases_of(preset: ResolvedPreset, reductions: Mapping[str, DeclaredReduction]
     return sorted(found, key=lambda case: case.rows * case.width)
 
 
-def run(case: Case, numerics: Numerics, device: str = "cpu") -> dict[str, Tensor]:
-    """The results of the op by name, as many rows as the arrays hold.
+def run(case: Case, numerics: Numerics, device: str = "cpu", *, by_reference: bool = False) -> dict[str, Tensor]:
+    """The results of the op by name, as many rows as the arrays hold. by_reference: of its eager reference.
 
     The op sees as many rows as the provider did; on a CPU fewer, where the order of additions is the same.
     Raises RequirementError where the numerics have no order for these rows.
@@ -46,7 +46,11 @@ def run(case: Case, numerics: Numerics, device: str = "cpu") -> dict[str, Tensor
     given = _arguments(case, rows, device)
     if case.op == ROTATION:
         return {"out": _rotation(numerics, **given)}
-    results = getattr(ops, case.op)(**given, numerics=numerics)
+    if by_reference and "head_dim" in given:
+        width = given.pop("head_dim")
+        given |= {name: given[name].unflatten(-1, (-1, width)) for name in "qk" if given[name].ndim == 2}
+    op = f"{case.op.removesuffix('_')}_reference" if by_reference else case.op
+    results = getattr(ops, op)(**given, numerics=numerics)
     names = RESULTS.get(case.op, ("out",))
     found = dict(zip(names, results if len(names) > 1 else (results,), strict=True))
     return {name: found[name][: len(load()[array])].reshape_as(load()[array]) for name, array in case.outputs.items()}

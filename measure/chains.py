@@ -109,30 +109,38 @@ class Chain:
         return x + gate.index_select(0, indices) * other
 
 
-def arguments_of(inputs: Inputs, chain: Chain) -> dict[str, Any]:
+def arguments_of(inputs: Inputs, chain: Chain, table_dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
     """For the chain: the op's, with cos and sin as tables of their own. Raises AbsentError where it cannot rotate."""
     given = inputs.arguments()
     if isinstance(inputs.case.geometry, Heads | Streams):
         if chain.rotate is None:
             raise AbsentError("it has no rotation here")
         del given["rope_table"]
-        given["cos"], given["sin"] = inputs.halves(torch.bfloat16)
+        given["cos"], given["sin"] = inputs.halves(table_dtype)
     return given
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------------------
 
 
-def _torch_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def aten_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """ATen's fused norm."""
     return functional.rms_norm(x, weight.shape, weight, eps)
+
+
+def mean_norm(x: Tensor, weight: Tensor, eps: float, *, two_roundings: bool) -> Tensor:
+    """A norm written in PyTorch, on ATen's mean: rounded once, after the weight, or before it as well."""
+    x32 = x.float()
+    y = x32 * torch.rsqrt(x32.pow(2).mean(dim=-1, keepdim=True) + eps)
+    return y.to(x.dtype) * weight if two_roundings else (weight.float() * y).to(x.dtype)
 
 
 def _torch_add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     total = x + residual
-    return _torch_norm(total, weight, eps), total
+    return aten_norm(total, weight, eps), total
 
 
-def _torch_rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def rotate_separate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """In float32, stored in the dtype of x."""
     cos, sin = cos.float()[:, None], sin.float()[:, None]
     rotated, rest = x[..., : 2 * cos.shape[-1]].float(), x[..., 2 * cos.shape[-1] :]
@@ -142,4 +150,22 @@ def _torch_rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Ten
     return torch.cat((out.to(x.dtype), rest), dim=-1)
 
 
-TORCH = Chain(_torch_norm, _torch_add_norm, _torch_rotate)
+def rotate_complex(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """As a product of complex64, of pairs. Raises AbsentError for halves, which nobody multiplies so."""
+    if not interleaved or 2 * cos.shape[-1] != x.shape[-1]:
+        raise AbsentError("a complex product is of whole heads, interleaved")
+    turned = torch.view_as_complex(x.float().unflatten(-1, (-1, 2))) * torch.complex(cos.float(), sin.float())[:, None]
+    return torch.view_as_real(turned).flatten(-2).to(x.dtype)
+
+
+def rotate_op_by_op(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Each step rounded to the activation dtype."""
+    cos, sin = cos.to(x.dtype)[:, None], sin.to(x.dtype)[:, None]
+    rotated, rest = x[..., : 2 * cos.shape[-1]], x[..., 2 * cos.shape[-1] :]
+    a, b = (rotated[..., 0::2], rotated[..., 1::2]) if interleaved else rotated.chunk(2, dim=-1)
+    turned = a * cos + (-b) * sin, b * cos + a * sin
+    out = torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
+    return torch.cat((out, rest), dim=-1)
+
+
+TORCH = Chain(aten_norm, _torch_add_norm, rotate_separate)

@@ -1,18 +1,18 @@
 """The callables that `identify` can ask: by module and function, or by a known name; and how they are called."""
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from numerics.errors import ConfigurationError, NumericsError, nearest
+from numerics.measure.chains import aten_norm, mean_norm
+from numerics.measure.imported import imported
 from numerics.measure.peers import Locations, Peer, found
 from numerics.ops import rms_norm
 from numerics.presets.file import Catalog
@@ -57,23 +57,14 @@ def subject(name: str, catalog: Catalog, vllm_library: Path | None = None) -> Su
     if vllm_library is not None and name != "vllm":
         raise ConfigurationError(f"--vllm-library: of no use for {name!r}; legal with 'vllm'")
     if name == "aten":
-        return Subject(name, lambda x, weight, eps: functional.rms_norm(x, weight.shape, weight, eps))
+        return Subject(name, aten_norm)
     if name in {"aten-mean", "aten-mean:two"}:
-        return Subject(name, _pytorch_chain(two=name != "aten-mean"))
+        return Subject(name, partial(mean_norm, two_roundings=name != "aten-mean"))
     if name == "vllm":
         return Subject(name, _vllm(vllm_library))
     if name.startswith("numerics:"):
         return Subject(name, _own(name.removeprefix("numerics:"), catalog))
     return Subject(name, _imported(name))
-
-
-def _pytorch_chain(*, two: bool) -> Norm:
-    def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        x32 = x.float()
-        y = x32 * torch.rsqrt(x32.pow(2).mean(dim=-1, keepdim=True) + eps)
-        return y.to(x.dtype) * weight if two else (y * weight.float()).to(x.dtype)
-
-    return norm
 
 
 def _own(preset: str, catalog: Catalog) -> Norm:
@@ -101,20 +92,7 @@ def _imported(name: str) -> Norm:
     module_name, separator, function = name.partition(":")
     if not separator or not module_name or not function:
         raise ConfigurationError(f"CALLABLE: got {name!r}; {legal}{nearest(name, KNOWN)}")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` has it
-        sys.path.insert(0, here)
-    try:
-        module: Any = importlib.import_module(module_name)
-    except Exception as error:  # a module that fails while it is imported is no callable either
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigurationError(f"CALLABLE: module {module_name!r} cannot be imported: {reason}") from error
-    found_there = getattr(module, function, None)
-    if not callable(found_there):
-        names = [each for each in vars(module) if callable(getattr(module, each))]
-        raise ConfigurationError(
-            f"CALLABLE: module {module_name!r} has no function {function!r}{nearest(function, names)}"
-        )
+    found_there = imported(name, "CALLABLE")
     try:
         inspect.signature(found_there).bind(*[None] * ARGUMENTS)
     except TypeError as error:

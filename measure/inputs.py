@@ -61,12 +61,12 @@ class Inputs:
         return hash_of(self.tensors)
 
 
-def make(case: Case, device: torch.device, seed: int) -> Inputs:
+def make(case: Case, device: torch.device, seed: int, dtype: torch.dtype = torch.bfloat16) -> Inputs:
     """The tensors of a case: standard normal, but for modulation tables of a tenth of that; the same for a seed."""
     generator = torch.Generator(device).manual_seed(seed ^ crc32(case.path.encode()))
 
     def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, device=device, dtype=torch.bfloat16)
+        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
     def angles(tokens: int, rotary_dim: int) -> dict[str, Tensor]:
         theta = torch.rand(tokens, rotary_dim // 2, generator=generator, device=device) * (2 * math.pi)

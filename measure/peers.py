@@ -87,8 +87,11 @@ def _inductor(mode: str | None) -> Peer:
 # --- vLLM -------------------------------------------------------------------------------------------------------------
 
 
-def _vllm(locations: Locations) -> Peer:
-    """The unfused chain on vLLM's compiled norms and on the rotary kernel that it ships."""
+def vllm_chain(locations: Locations) -> Chain:
+    """The unfused chain on vLLM's compiled norms and, where it is there, on the rotary kernel that it ships.
+
+    Raises AbsentError where there is no vLLM, ConfigurationError where a location that was given is no such thing.
+    """
     library, rotary = locations.vllm_library, locations.vllm_rotary
     if library is None:
         if find_spec("vllm") is None:
@@ -109,11 +112,20 @@ def _vllm(locations: Locations) -> Peer:
         turned: Tensor = apply_rotary(x, cos, sin, interleaved=interleaved)
         return turned
 
-    chain = Chain(_vllm_norm, _vllm_add_norm, rotate if apply_rotary else None)
+    return Chain(_vllm_norm, _vllm_add_norm, rotate if apply_rotary else None)
+
+
+def vllm_version(locations: Locations) -> str | None:
+    """Of the installed one; a library that was named does not say."""
+    return _version("vllm") if locations.vllm_library is None else None
+
+
+def _vllm(locations: Locations) -> Peer:
+    chain = vllm_chain(locations)
 
     def arm(inputs: Inputs) -> Arm:
         if inputs.case.op != "fused_add_rms_norm":
-            if apply_rotary is None and "cos" in inputs.tensors:
+            if chain.rotate is None and "cos" in inputs.tensors:
                 raise AbsentError("no rotary kernel; --vllm-rotary FILE names it")
             return _chain_arm(chain, inputs)
         given = inputs.arguments()
@@ -124,8 +136,8 @@ def _vllm(locations: Locations) -> Peer:
             renew=lambda: [x.copy_(source) for x, source in zip(own, sources, strict=True)],
         )
 
-    files = tuple(path for path in (library, rotary) if path is not None)
-    return Peer(arm, _version("vllm") if library is None else None, files)
+    files = tuple(path for path in (locations.vllm_library, locations.vllm_rotary) if path is not None)
+    return Peer(arm, vllm_version(locations), files)
 
 
 def _vllm_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
