@@ -12,7 +12,8 @@ import typer
 
 from numerics.cli.bench import bench
 from numerics.cli.identify import identify
-from numerics.cli.options import Capability, Config, Json, Op, completing, kinds, models, orders, presets
+from numerics.cli.models import list_models
+from numerics.cli.options import Capability, Config, Json, Op, completing, kinds, model_names, orders, presets
 from numerics.cli.render import (
     DIFFERENT,
     INTERNAL_ERROR,
@@ -99,7 +100,8 @@ def _configure(path: Path | None) -> None:
 def show(
     op: Op = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="One model.", autocompletion=completing(models))
+        str | None,
+        typer.Option(metavar="MODEL", help="One model, or its class.", autocompletion=completing(model_names)),
     ] = None,
     capability: Capability = None,
     config: Config = None,
@@ -116,15 +118,14 @@ def show(
     what follows for batches, shards and bytes.
     """
     _configure(config)
-    from numerics.cli.show import page, resolved, selected
+    from numerics.cli.show import page, refuse, resolved, selected
 
     found, refused = resolved(selected(op, model), capability, preset)
     if found and as_json:
         print_json([resolution.to_dict() for resolution in found])
     elif found:
-        print_page(*page(found, in_full))
-    if refused:
-        raise ConfigurationError("\n".join(dict.fromkeys(map(str, refused))))
+        print_page(*page(found, in_full, asked=model))
+    refuse(refused)
 
 
 @app.command(name="list")
@@ -293,4 +294,5 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
 
 app.command()(bench)
 app.command()(identify)
+app.command(name="models")(list_models)
 app.command()(trajectory)

@@ -64,7 +64,7 @@ def environment_problems() -> list[str]:
 def settings_problems() -> list[str]:
     """Why settings in force are refused: by a file, a variable, or this machine."""
     try:
-        _, refused = resolved(selected(None, None), None, None)
+        _, refused = resolved(selected(None, None), None)
     except ConfigurationError as error:  # the user's file itself
         refused = [error]
     return list(dict.fromkeys(line for error in refused for line in str(error).splitlines()))

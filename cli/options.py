@@ -39,11 +39,12 @@ def orders() -> Iterable[str]:
     return dict.fromkeys((*catalog.presets, *catalog.reductions, OPEN_REDUCTION))
 
 
-def models() -> Iterable[str]:
-    """Every model."""
+def model_names() -> Iterable[str]:
+    """Every model, and the classes by whose names some are known."""
     from numerics.context import configuration
 
-    return configuration().catalog.model_names()
+    catalog = configuration().catalog
+    return (*catalog.model_names(), *catalog.classes())
 
 
 def ops() -> Iterable[str]:

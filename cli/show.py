@@ -11,6 +11,7 @@ from numerics.cli import words
 from numerics.cli.render import grid, heading, lines, table, terminal_width
 from numerics.context import configuration
 from numerics.errors import ConfigurationError, NumericsError, RequirementError
+from numerics.integrations.supported import SUPPORTED
 from numerics.layers import family_of
 from numerics.presets import properties
 from numerics.presets.file import Catalog
@@ -46,7 +47,7 @@ def selected(op: str | None, model: str | None) -> list[tuple[Family, str | None
 
 
 def resolved(
-    entries: list[tuple[Family, str | None]], capability: str | None, preset: str | None
+    entries: list[tuple[Family, str | None]], capability: str | None, preset: str | None = None
 ) -> tuple[list[Resolution], list[NumericsError]]:
     """The settings in force, and why others are refused on this machine. Without a capability the driver is asked."""
     where = current() if capability is None else capability
@@ -65,6 +66,12 @@ def resolved(
     return found, refused
 
 
+def refuse(refused: list[NumericsError]) -> None:
+    """Raise what was refused, each reason once."""
+    if refused:
+        raise ConfigurationError("\n".join(dict.fromkeys(map(str, refused))))
+
+
 def _models_with(catalog: Catalog, family: Family) -> list[str]:
     files = [file for file in (catalog.packaged, catalog.user) if file is not None]
     return [model for model in catalog.model_names() if any(family in file.settings_of(model) for file in files)]
@@ -73,8 +80,9 @@ def _models_with(catalog: Catalog, family: Family) -> list[str]:
 # --- As a page --------------------------------------------------------------------------------------------------------
 
 
-def page(found: list[Resolution], in_full: bool) -> Iterator[RenderableType]:
-    """A block for each of a few settings, or a line for each of many."""
+def page(found: list[Resolution], in_full: bool, asked: str | None = None) -> Iterator[RenderableType]:
+    """A block for each of a few settings, or a line for each of many. asked: for which model, perhaps by its class."""
+    yield from called(asked, found[0].model)
     if in_full or len(found) <= MOST_IN_FULL:
         for index, resolution in enumerate(found):
             if index:
@@ -85,6 +93,15 @@ def page(found: list[Resolution], in_full: bool) -> Iterator[RenderableType]:
         yield from _lines(family, [resolution for resolution in found if resolution.op == family])
         yield ""
     yield grid(LEGEND)
+
+
+def called(asked: str | None, model: str | None) -> Iterator[RenderableType]:
+    """Which model was meant, where its class was named."""
+    if asked is not None and asked != model:
+        supported = SUPPORTED.get(asked)
+        others = supported.models[1:] if supported else ()
+        yield f"{asked} is model {model}" + "".join(f"; without guidance embeddings {other}" for other in others)
+        yield ""
 
 
 def _lines(family: Family, found: list[Resolution]) -> Iterator[RenderableType]:

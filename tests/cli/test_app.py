@@ -25,6 +25,7 @@ LIGHT: Final = [
     ("show",),
     ("show", "--json"),
     ("list",),
+    ("models",),
     ("explain", "vllm_cuda"),
     ("diff", "vllm_cuda", "vllm_native"),
     ("check",),
@@ -101,7 +102,8 @@ def test_shell_completion_is_offered(numerics: Command) -> None:
     [
         (options.orders, "vllm_cuda_a", ["vllm_cuda_add", "vllm_cuda_add_unaligned"]),
         (options.orders, "trit", ["triton"]),
-        (options.models, "diffusers:flux2", ["diffusers:flux2", "diffusers:flux2_klein"]),
+        (options.model_names, "diffusers:flux2", ["diffusers:flux2", "diffusers:flux2_klein"]),
+        (options.model_names, "Flux2", ["Flux2Transformer2DModel"]),
         (options.ops, "fused_q", ["fused_qk_norm_rope"]),
         (options.presets, "vllm_n", ["vllm_native"]),
         (options.kinds, "rou", ["rounding_points"]),
@@ -281,7 +283,7 @@ def test_every_other_command_runs_without_torch() -> None:
     assert {each[0] for each in LIGHT} == set(COMMANDS) - NEEDS_TORCH
 
 
-@pytest.mark.parametrize("arguments", [("show",), ("doctor",)])
+@pytest.mark.parametrize("arguments", [("show",), ("models",), ("doctor",)])
 def test_commands_work_where_torch_and_triton_cannot_be_imported(arguments: tuple[str, ...]) -> None:
     modules_of(*arguments, prelude="import sys; sys.modules['torch'] = sys.modules['triton'] = None\n")
 
