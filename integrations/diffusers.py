@@ -5,40 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 from torch import nn
 
 from numerics.errors import ConfigurationError, MissingExtraError, nearest
+from numerics.integrations.diffusers_swap import Swap, SwappedForward, SwappedProcessor, place_of_own
 from numerics.integrations.supported import SUPPORTED
+from numerics.presets.vocabulary import Family
 from numerics.resolution import Resolution
 from numerics.resolve import resolve
 
 OLDEST: Final = (0, 42)
+FAMILIES: Final[tuple[Family, Family]] = ("fused_qk_norm_rope", "fused_modulation")
 
 
 @dataclass(frozen=True)
 class Applied(AbstractContextManager["Applied"]):
     """What `apply` did. As a context manager it undoes it at the end; `restore` does so at any time."""
 
-    resolutions: Mapping[str, Resolution]  # by component, or "" for a model given alone
-    replaced: tuple[str, ...]  # attention modules whose processor is fused, by their path
-    kept: Mapping[str, str]  # those whose processor is the one that was there, and why
-    _modules: Mapping[str, tuple[Any, Any, Any]] = field(repr=False)  # (attention, stock processor, ours)
+    resolutions: Mapping[str, Resolution]  # of norm and rotation, by component, or "" for a model given alone
+    modulations: Mapping[str, Resolution]  # of modulation, for those components whose blocks have a fused form
+    replaced: tuple[str, ...]  # by path: attention whose processor is fused, and blocks whose modulation is
+    kept: Mapping[str, str]  # those that are as they were, and why
+    _swaps: Mapping[str, Swap] = field(repr=False)
 
     def restore(self) -> tuple[str, ...]:
-        """Put the stock processors back.
+        """Put the stock processors and forwards back.
 
-        Returns the paths of the modules that were left alone, because something else set a processor there since.
+        Returns the paths of the modules that were left alone, because something else was set there since.
         """
-        left = []
-        for path, (attention, stock, ours) in self._modules.items():
-            if attention.processor is ours:
-                attention.set_processor(stock)
-            elif attention.processor is not stock:
-                left.append(path)
-        return tuple(left)
+        return tuple(path for path, swap in self._swaps.items() if not swap.restore())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -47,9 +46,10 @@ class Applied(AbstractContextManager["Applied"]):
 
     def __str__(self) -> str:
         lines = [
-            f"{component or 'model'}: {resolution.model} by {resolution.label} "
+            f"{component or 'model'}: {word}{resolution.model} by {resolution.label} "
             f"({resolution.sources['preset'].source}: {resolution.sources['preset'].location})"
-            for component, resolution in self.resolutions.items()
+            for word, resolutions in (("", self.resolutions), ("modulation of ", self.modulations))
+            for component, resolution in resolutions.items()
         ]
         lines += [f"{len(self.replaced)} replaced: {', '.join(self.replaced)}"]
         return "\n".join([*lines, *(f"{path} kept: {reason}" for path, reason in self.kept.items())])
@@ -57,6 +57,8 @@ class Applied(AbstractContextManager["Applied"]):
 
 def apply(model_or_pipeline: Any, preset: str | None = None, *, model: str | None = None) -> Applied:
     """Install fused attention processors on a diffusers transformer, or on each supported one of a pipeline.
+
+    The blocks of MiniMax-H3 also get a forward whose modulation is fused.
 
     Every output keeps its bytes with the default preset, the one of presets.toml that reproduces diffusers' own chain
     of this model. Settings are resolved here, once: files, environment and `numerics.use` as they are now. What the
@@ -80,45 +82,69 @@ def apply(model_or_pipeline: Any, preset: str | None = None, *, model: str | Non
     from numerics.integrations.diffusers_table import Tables
 
     found = dict(_transformers(model_or_pipeline))
-    resolutions = {
-        component: resolve("fused_qk_norm_rope", model or _name_of(each), preset=preset)
-        for component, each in found.items()
-    }
-    modules: dict[str, tuple[Any, Any, Any]] = {}
+    resolutions, modulations = (
+        {
+            component: resolve(op, model or _name_of(each), preset=preset)
+            for component, each in found.items()
+            if op == "fused_qk_norm_rope" or SUPPORTED[_class_of(each)].block
+        }
+        for op in FAMILIES
+    )
+    swaps: dict[str, Swap] = {}
     kept: dict[str, str] = {}
     for component, transformer in found.items():
-        classes = [getattr(diffusers_models, name) for name in SUPPORTED[_class_of(transformer)].processors]
+        served = SUPPORTED[_class_of(transformer)]
+        classes = [getattr(diffusers_models, name) for name in served.processors]
         tables = Tables()
-        for name, attention in transformer.named_modules():
-            if not hasattr(attention, "set_processor"):
-                continue
+        for name, module in transformer.named_modules():
             path = ".".join(filter(None, (component, name)))
-            stock = attention.processor
-            chosen = _processor_for(attention, stock, classes)
+            chosen: Swap | str
+            if hasattr(module, "set_processor"):
+                chosen = f"attention of {served.unrotated} is not rotated"
+                if served.unrotated is None or not name.startswith(f"{served.unrotated}."):
+                    chosen = _swap_processor(module, classes, resolutions[component], tables)
+            elif served.block in (base.__name__ for base in type(module).__mro__):
+                chosen = _swap_forward(module, modulations[component])
+            else:
+                continue
             if isinstance(chosen, str):
                 kept[path] = chosen
             else:
-                modules[path] = attention, stock, chosen(stock, resolutions[component], tables)
-    if not modules:
+                swaps[path] = chosen
+    if not swaps:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in kept.items()) or "it has no attention"
         raise ConfigurationError(f"{type(model_or_pipeline).__name__}: nothing was replaced: {reasons}")
-    for attention, _, ours in modules.values():
-        attention.set_processor(ours)
-    return Applied(resolutions, tuple(modules), MappingProxyType(kept), modules)
+    for swap in swaps.values():
+        swap.install()
+    return Applied(resolutions, modulations, tuple(swaps), MappingProxyType(kept), swaps)
 
 
-def _processor_for(attention: Any, stock: Any, classes: list[Any]) -> Any:
-    """The fused processor's class, or the reason why there is none."""
+def _swap_processor(attention: Any, classes: list[Any], resolution: Resolution, tables: Any) -> Swap | str:
+    """The fused processor instead of the stock one, or the reason why there is none."""
     from numerics.integrations.diffusers_processor import Processor
     from numerics.integrations.diffusers_sources import why_unknown
 
+    stock = attention.processor
     if isinstance(stock, Processor):
         return "its processor is fused already"
     joint = getattr(attention, "added_kv_proj_dim", None) is not None
     for each in classes:
         if type(stock) is each.stock_class and each.joint == joint:
-            return each.why_not(attention) or why_unknown(each) or each
+            reason = each.why_not(attention) or why_unknown(each)
+            return reason or SwappedProcessor(attention, stock, each(stock, resolution, tables))
     return f"its processor is a {type(stock).__name__}, which has no fused form here"
+
+
+def _swap_forward(block: nn.Module, resolution: Resolution) -> Swap | str:
+    """The forward with fused modulation instead of the stock one, or the reason why it stays."""
+    from numerics.integrations.diffusers_minimax import modulated_forward, why_not_block
+    from numerics.integrations.diffusers_sources import why_unknown_block
+
+    if reason := why_not_block(block) or why_unknown_block(type(block)):
+        return reason
+    if place_of_own(block) is None:
+        return "its forward is fused already, or replaced by something else"
+    return SwappedForward(block, partial(modulated_forward, block, resolution))
 
 
 # --- What was given ---------------------------------------------------------------------------------------------------

@@ -17,26 +17,28 @@ from diffusers.models.transformers import (
 from torch import Tensor
 from torch.nn.functional import pad
 
-from numerics.integrations.diffusers_processor import Processor, project
-from numerics.integrations.diffusers_table import of_complex, of_complex_streams, of_pairs
+from numerics.integrations.diffusers_minimax import MiniMaxH3Single
+from numerics.integrations.diffusers_processor import Processor
+from numerics.integrations.diffusers_table import (
+    of_complex,
+    of_complex_streams,
+    of_pairs,
+    why_not_complex,
+    why_not_pairs,
+)
 
-SEPARATE = ("to_q", "to_k", "to_v")
-SEPARATE_TEXT = ("add_q_proj", "add_k_proj", "add_v_proj")
-
-
-def _why_pairs(rotary: Any, head_dim: int) -> str | None:
-    """Why these cosines and sines are not the [tokens, head_dim] float32 that the models make."""
-    if not isinstance(rotary, tuple) or len(rotary) != 2:
-        return "the rotation is not given as cosines and sines"
-    if any(x.ndim != 2 or x.shape[-1] != head_dim or x.dtype != torch.float32 for x in rotary):
-        return "cosines and sines are not [tokens, head_dim] in float32"
-    return None
-
-
-def _why_complex(freqs: Any, head_dim: int) -> str | None:
-    if not isinstance(freqs, Tensor) or freqs.dtype != torch.complex64 or freqs.shape[-1] != head_dim // 2:
-        return "the rotation is not [..., tokens, head_dim / 2] in complex64"
-    return None
+__all__ = [
+    "Flux2Joint",
+    "Flux2Single",
+    "FluxJoint",
+    "FluxSingle",
+    "HunyuanVideo15Joint",
+    "MiniMaxH3Single",
+    "OvisImageJoint",
+    "OvisImageSingle",
+    "QwenImageJoint",
+    "ZImageSingle",
+]
 
 
 # --- FLUX.1, Flux.2, Ovis-Image ---------------------------------------------------------------------------------------
@@ -45,8 +47,8 @@ def _why_complex(freqs: Any, head_dim: int) -> str | None:
 class _Flux(Processor):
     """Text and image joined, or one stream that holds both; text comes first."""
 
+    reads_fused = True
     contiguous = False  # whether the output projections read a copy
-    text_last = False  # whether the text is projected after the image
 
     def __call__(
         self,
@@ -57,21 +59,19 @@ class _Flux(Processor):
         image_rotary_emb: Any = None,
     ) -> Any:
         """As the stock processor."""
-        reason = self.why_stock(attn, hidden_states, image_rotary_emb, encoder_hidden_states) or _why_pairs(
+        reason = self.why_stock(attn, hidden_states, image_rotary_emb, encoder_hidden_states) or why_not_pairs(
             image_rotary_emb, attn.head_dim
         )
         if reason is None and self.joint != (encoder_hidden_states is not None):
             reason = "text and image come otherwise than the projections expect"
         if reason is not None:
             return self.keep(reason, attn, hidden_states, encoder_hidden_states, attention_mask, image_rotary_emb)
-        heads = self.heads(attn)
-        q, k, v = project(attn, ("to_qkv",) if attn.fused_projections else SEPARATE, hidden_states, heads)
+        q, k, v = self.project(attn, hidden_states)
         table = self.pack(of_pairs, image_rotary_emb, q)
         if encoder_hidden_states is None:
             q, k = self.fuse(attn, q, k, table)
             return self.attend(q, k, v, attention_mask)
-        names = ("to_added_qkv",) if attn.fused_projections else SEPARATE_TEXT
-        text = project(attn, names, encoder_hidden_states, heads)
+        text = self.project(attn, encoder_hidden_states, "text")
         out = self.attend(*self.fuse_joint(attn, text, (q, k, v), table), attention_mask)
         return self.outputs(attn, out, encoder_hidden_states.shape[1])
 
@@ -112,7 +112,7 @@ class OvisImageJoint(_Flux):
     @staticmethod
     def heads(attn: Any) -> tuple[int, int]:
         """By number."""
-        return attn.heads, -1
+        return Processor.heads(attn)
 
 
 class OvisImageSingle(OvisImageJoint):
@@ -133,6 +133,7 @@ class Flux2Single(Processor):
 
     stock_class = transformer_flux2.Flux2ParallelSelfAttnProcessor
     joint = False
+    heads = staticmethod(_Flux.heads)
 
     def __call__(
         self,
@@ -142,7 +143,7 @@ class Flux2Single(Processor):
         image_rotary_emb: Any = None,
     ) -> Any:
         """As the stock processor."""
-        reason = self.why_stock(attn, hidden_states, image_rotary_emb) or _why_pairs(image_rotary_emb, attn.head_dim)
+        reason = self.why_stock(attn, hidden_states, image_rotary_emb) or why_not_pairs(image_rotary_emb, attn.head_dim)
         if reason is not None:
             return self.keep(reason, attn, hidden_states, attention_mask, image_rotary_emb)
         projected = attn.to_qkv_mlp_proj(hidden_states)
@@ -150,7 +151,7 @@ class Flux2Single(Processor):
         whole, mlp = 3 * attn.inner_dim, attn.mlp_hidden_dim * attn.mlp_mult_factor
         width = projected.shape[-1] * whole // (whole + mlp)
         qkv, mlp_states = projected.split([width, projected.shape[-1] - width], dim=-1)
-        q, k, v = (part.unflatten(-1, (-1, attn.head_dim)) for part in qkv.chunk(3, dim=-1))
+        q, k, v = self.split(attn, qkv.chunk(3, dim=-1))
         q, k = self.fuse(attn, q, k, self.pack(of_pairs, image_rotary_emb, q))
         attended = self.attend(q, k, v, attention_mask)
         return attn.to_out(torch.cat([attended, attn.mlp_act_fn(mlp_states)], dim=-1))
@@ -177,10 +178,10 @@ class QwenImageJoint(Processor):
         image_rotary_emb: Any = None,
     ) -> Any:
         """As the stock processor."""
-        size = attn.inner_dim // attn.heads
         reason = self.why_stock(attn, hidden_states, image_rotary_emb, encoder_hidden_states)
         if reason is None:
-            reason = next(filter(None, (_why_complex(freqs, size) for freqs in image_rotary_emb)), None)
+            size = attn.inner_dim // attn.heads
+            reason = next(filter(None, (why_not_complex(freqs, size) for freqs in image_rotary_emb)), None)
         if reason is None and (encoder_hidden_states is None or attention_mask is not None):
             reason = "the stock processor refuses such a call"
         if reason is not None:
@@ -197,8 +198,7 @@ class QwenImageJoint(Processor):
         if encoder_hidden_states_mask is not None:
             of_image = torch.ones(hidden_states.shape[:2], dtype=torch.bool, device=hidden_states.device)
             mask = torch.cat([encoder_hidden_states_mask, of_image], dim=1)[:, None, None, :]
-        image = project(attn, SEPARATE, hidden_states, (-1, size))
-        text = project(attn, SEPARATE_TEXT, encoder_hidden_states, (-1, size))
+        image, text = self.project(attn, hidden_states), self.project(attn, encoder_hidden_states, "text")
         table = self.pack(of_complex_streams, image_rotary_emb[::-1], image[0])
         q, k, v = self.fuse_joint(attn, text, image, table)
         out = self.attend(q, k, v, mask, dropout_p=0.0, is_causal=False)
@@ -207,6 +207,11 @@ class QwenImageJoint(Processor):
         for layer in attn.to_out[:2]:
             of_image = layer(of_image)
         return of_image, attn.to_add_out(of_text)
+
+    @staticmethod
+    def heads(attn: Any) -> tuple[int, int]:
+        """By size, as under tensor parallelism."""
+        return -1, attn.inner_dim // attn.heads
 
 
 class HunyuanVideo15Joint(Processor):
@@ -225,17 +230,15 @@ class HunyuanVideo15Joint(Processor):
         image_rotary_emb: Any = None,
     ) -> Any:
         """As the stock processor."""
-        size = attn.inner_dim // attn.heads
-        reason = self.why_stock(attn, hidden_states, image_rotary_emb, encoder_hidden_states) or _why_pairs(
-            image_rotary_emb, size
+        reason = self.why_stock(attn, hidden_states, image_rotary_emb, encoder_hidden_states) or why_not_pairs(
+            image_rotary_emb, attn.inner_dim // attn.heads
         )
         if reason is None and (encoder_hidden_states is None or attention_mask is None):
             reason = "there is no text, or no mask of it"
         if reason is not None:
             return self.keep(reason, attn, hidden_states, encoder_hidden_states, attention_mask, image_rotary_emb)
         tokens = encoder_hidden_states.shape[1]
-        video = project(attn, SEPARATE, hidden_states, (attn.heads, -1))
-        text = project(attn, SEPARATE_TEXT, encoder_hidden_states, (attn.heads, -1))
+        video, text = self.project(attn, hidden_states), self.project(attn, encoder_hidden_states, "text")
         table = self.pack(of_pairs, image_rotary_emb, video[0], text_tokens=tokens)
         q, k, v = self.fuse_joint(attn, text, video, table, image_first=True)
         batch, total = q.shape[:2]
@@ -266,10 +269,12 @@ class ZImageSingle(Processor):
         freqs_cis: Any = None,
     ) -> Any:
         """As the stock processor."""
-        reason = self.why_stock(attn, hidden_states, freqs_cis) or _why_complex(freqs_cis, attn.inner_dim // attn.heads)
+        reason = self.why_stock(attn, hidden_states, freqs_cis) or why_not_complex(
+            freqs_cis, attn.inner_dim // attn.heads
+        )
         if reason is not None:
             return self.keep(reason, attn, hidden_states, encoder_hidden_states, attention_mask, freqs_cis)
-        q, k, v = project(attn, SEPARATE, hidden_states, (attn.heads, -1))
+        q, k, v = self.project(attn, hidden_states)
         q, k = self.fuse(attn, q, k, self.pack(of_complex, (freqs_cis,), q))
         if attention_mask is not None and attention_mask.ndim == 2:
             attention_mask = attention_mask[:, None, None, :]

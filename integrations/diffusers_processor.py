@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,11 @@ from numerics.resolution import Resolution
 
 Stream = tuple[Tensor, Tensor, Tensor]  # q, k and v, [batch, tokens, heads, head_dim] each
 NORMS = ("norm_q", "norm_k", "norm_added_q", "norm_added_k")
+# The layers of each stream: all three that diffusers can fuse into one, and apart.
+PROJECTIONS: Final = {
+    "image": ("to_qkv", ("to_q", "to_k", "to_v")),
+    "text": ("to_added_qkv", ("add_q_proj", "add_k_proj", "add_v_proj")),
+}
 
 
 class Processor:
@@ -28,16 +33,15 @@ class Processor:
     stock_class: Callable[[], Any]
     norm_class: type[nn.Module] = nn.RMSNorm
     joint: bool  # whether a text stream comes apart from the image
+    reads_fused = False  # whether the stock one reads the projection that `fuse_projections` makes
+    interleaved = True  # whether (2i, 2i + 1) are turned, else (i, i + rotary_dim / 2)
 
     def __init__(self, stock: Any = None, resolution: Resolution | None = None, tables: Tables | None = None) -> None:
         # Loading an IP adapter makes processors of the class that it finds, without arguments.
         self.stock = type(self).stock_class() if stock is None else stock
         self.resolution = resolution
         self.tables = tables
-        # min_tokens may depend on the capability, so it is looked up at each call, where it is anything at all.
-        self._may_be_few = resolution is not None and bool(
-            resolution.min_tokens or any(row.min_tokens for _, row in resolution.when)
-        )
+        self._may_be_few = resolution is not None and asks_for_tokens(resolution)
 
     @property
     def _attention_backend(self) -> Any:
@@ -58,19 +62,10 @@ class Processor:
     @classmethod
     def why_not(cls, attn: nn.Module) -> str | None:
         """Why attention of this form is not covered; None where it is. Asked once, when processors are installed."""
-        norms = [getattr(attn, name, None) for name in cls.norms()]
-        for name, norm in zip(cls.norms(), norms, strict=True):
-            if norm is None:
-                return f"has no {name}"
-            if type(norm) is not cls.norm_class:
-                return f"its {name} is a {type(norm).__name__}, not a {cls.norm_class.__name__}"
-            if not isinstance(norm.eps, float):
-                return f"its {name} has no eps of its own"
-            if getattr(norm, "bias", None) is not None:
-                return f"its {name} has a bias"
-        if len({norm.eps for norm in norms if norm is not None}) > 1:
+        reason = why_not_these_norms(attn, cls.norms(), cls.norm_class)
+        if reason is None and len({getattr(attn, name).eps for name in cls.norms()}) > 1:
             return "its norms differ in eps"
-        return None
+        return reason
 
     @classmethod
     def norms(cls) -> Sequence[str]:
@@ -83,14 +78,9 @@ class Processor:
             return "this processor was not made by apply()"
         if rotary is None:
             return "there is nothing to rotate by"
-        if type(hidden_states) is not Tensor and type(hidden_states) is not nn.Parameter:
-            return "the activations are no plain tensor"
-        device = hidden_states.device.type
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            return "autocast chooses the dtypes"
-        for name in self.norms():
-            if reason := _why_norm(name, getattr(attn, name), self.norm_class, hidden_states):
-                return reason
+        reason = why_not_plain(hidden_states) or why_not_norms(attn, self.norms(), self.norm_class, hidden_states)
+        if reason is not None:
+            return reason
         if self._may_be_few:
             return self._few(hidden_states, text)
         return None
@@ -120,11 +110,34 @@ class Processor:
         assert self.tables is not None
         return self.tables.pack(halves, sources, like, self.resolution, text_tokens)
 
+    @staticmethod
+    def heads(attn: Any) -> tuple[int, int]:
+        """Number and size of the heads, where the stock processor goes by their number: the other one is -1."""
+        return attn.heads, -1
+
+    def project(self, attn: Any, hidden_states: Tensor, stream: Literal["image", "text"] = "image") -> Stream:
+        """q, k and v of one stream."""
+        together, apart = PROJECTIONS[stream]
+        if self.reads_fused and attn.fused_projections:
+            return self.split(attn, getattr(attn, together)(hidden_states).chunk(3, dim=-1))
+        return self.split(attn, [getattr(attn, name)(hidden_states) for name in apart])
+
+    def split(self, attn: Any, parts: Sequence[Tensor]) -> Stream:
+        """[batch, tokens, heads * head_dim] each, by heads."""
+        q, k, v = (part.unflatten(-1, self.heads(attn)) for part in parts)
+        return q, k, v
+
     def fuse(self, attn: Any, q: Tensor, k: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
         """Normalize and rotate one stream."""
-        eps = attn.norm_q.eps
         return fused_qk_norm_rope(
-            q, k, attn.norm_q.weight, attn.norm_k.weight, table, eps, interleaved=True, numerics=self.resolution
+            q,
+            k,
+            attn.norm_q.weight,
+            attn.norm_k.weight,
+            table,
+            attn.norm_q.eps,
+            interleaved=self.interleaved,
+            numerics=self.resolution,
         )
 
     def fuse_joint(self, attn: Any, text: Stream, image: Stream, table: Tensor, *, image_first: bool = False) -> Stream:
@@ -138,7 +151,7 @@ class Processor:
             attn.norm_k.weight,
             table,
             attn.norm_q.eps,
-            interleaved=True,
+            interleaved=self.interleaved,
             image_first=image_first,
             numerics=self.resolution,
         )
@@ -160,23 +173,48 @@ class Processor:
         return joined
 
 
-def _why_norm(name: str, norm: Any, norm_class: type[nn.Module], hidden_states: Tensor) -> str | None:
-    """Why the weight of this norm cannot be read in the module's stead: what wraps a forward must see it called."""
-    if type(norm) is not norm_class or "forward" in norm.__dict__ or norm._forward_hooks or norm._forward_pre_hooks:
-        return f"{name} is wrapped or hooked"
-    weight: Any = norm.weight
-    if weight is not None and weight.dtype != hidden_states.dtype:
-        return f"{name} is in {weight.dtype}, the activations in {hidden_states.dtype}"
-    if weight is not None and weight.device != hidden_states.device:
-        return f"{name} is not on the device of the activations"
+# --- What holds for whatever is fused ---------------------------------------------------------------------------------
+
+
+def asks_for_tokens(resolution: Resolution) -> bool:
+    """Whether `min_tokens` is anything, on any device: then it is looked up at each call."""
+    return bool(resolution.min_tokens or any(row.min_tokens for _, row in resolution.when))
+
+
+def why_not_these_norms(module: nn.Module, names: Sequence[str], norm_class: type[nn.Module]) -> str | None:
+    """Why these norms of a module are not of the kind that is fused."""
+    for name in names:
+        norm: Any = getattr(module, name, None)
+        if norm is None:
+            return f"has no {name}"
+        if type(norm) is not norm_class:
+            return f"its {name} is a {type(norm).__name__}, not a {norm_class.__name__}"
+        if not isinstance(norm.eps, float):
+            return f"its {name} has no eps of its own"
+        if getattr(norm, "bias", None) is not None:
+            return f"its {name} has a bias"
     return None
 
 
-def project(attn: Any, names: Sequence[str], hidden_states: Tensor, heads: tuple[int, int]) -> Stream:
-    """q, k and v by three projections, or by one that was fused. heads: number and size, one of them -1."""
-    if len(names) == 1:
-        parts = getattr(attn, names[0])(hidden_states).chunk(3, dim=-1)
-    else:
-        parts = [getattr(attn, name)(hidden_states) for name in names]
-    q, k, v = (part.unflatten(-1, heads) for part in parts)
-    return q, k, v
+def why_not_plain(hidden_states: Any) -> str | None:
+    """Why activations are not fused, whatever the module is."""
+    if type(hidden_states) is not Tensor and type(hidden_states) is not nn.Parameter:
+        return "the activations are no plain tensor"
+    device = hidden_states.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return "autocast chooses the dtypes"
+    return None
+
+
+def why_not_norms(module: Any, names: Sequence[str], norm_class: type[nn.Module], hidden_states: Tensor) -> str | None:
+    """Why weights of norms cannot be read in the modules' stead: what wraps a forward must see it called."""
+    for name in names:
+        norm = getattr(module, name)
+        if type(norm) is not norm_class or "forward" in norm.__dict__ or norm._forward_hooks or norm._forward_pre_hooks:
+            return f"{name} is wrapped or hooked"
+        weight: Any = norm.weight
+        if weight is not None and weight.dtype != hidden_states.dtype:
+            return f"{name} is in {weight.dtype}, the activations in {hidden_states.dtype}"
+        if weight is not None and weight.device != hidden_states.device:
+            return f"{name} is not on the device of the activations"
+    return None

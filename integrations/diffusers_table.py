@@ -1,10 +1,11 @@
-"""The rotation table of a diffusers model, packed once a forward and not once a block."""
+"""The rotation table of a diffusers model, packed once a forward and not once a block, and what it is packed of."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,6 +95,12 @@ def of_pairs(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return cos[:, ::2], sin[:, ::2]
 
 
+def of_halves(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """[tokens, rotary_dim] each, every value twice: c0, c1, ..., c0, c1, ..."""
+    half = cos.shape[-1] // 2
+    return cos[:, :half], sin[:, :half]
+
+
 def of_complex(freqs: Tensor) -> tuple[Tensor, Tensor]:
     """[tokens, head_dim / 2] or [batch, tokens, head_dim / 2] complex64."""
     return freqs.real, freqs.imag
@@ -103,3 +110,26 @@ def of_complex_streams(*freqs: Tensor) -> tuple[Tensor, Tensor]:
     """The same for each of several streams, joined in their order."""
     joined = torch.cat(freqs, dim=-2)
     return joined.real, joined.imag
+
+
+def why_not_pairs(rotary: Any, head_dim: int, *, part: bool = False) -> str | None:
+    """Why these cosines and sines are not the [tokens, head_dim] float32 that the models make.
+
+    part: whether they may be narrower than a head.
+    """
+    if not isinstance(rotary, tuple) or len(rotary) != 2:
+        return "the rotation is not given as cosines and sines"
+    widths = {x.shape[-1] for x in rotary}
+    if any(x.ndim != 2 or x.dtype != torch.float32 for x in rotary) or len(widths) > 1:
+        return "cosines and sines are not [tokens, head_dim] in float32"
+    (width,) = widths
+    if width != head_dim and not (part and width < head_dim):
+        return f"cosines and sines are {width} wide, heads {head_dim}"
+    return None
+
+
+def why_not_complex(freqs: Any, head_dim: int) -> str | None:
+    """The same for factors that the models make."""
+    if not isinstance(freqs, Tensor) or freqs.dtype != torch.complex64 or freqs.shape[-1] != head_dim // 2:
+        return "the rotation is not [..., tokens, head_dim / 2] in complex64"
+    return None

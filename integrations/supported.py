@@ -13,9 +13,12 @@ class Supported:
     models: tuple[str, ...]  # of presets.toml; the last of several is the one without guidance embeddings
     processors: tuple[str, ...]  # of numerics.integrations.diffusers_models
     ops: tuple[str, ...]
+    block: str | None = None  # diffusers' class of blocks whose modulation is fused too
+    unrotated: str | None = None  # the part of the model whose attention is not rotated
 
 
 _BOTH: Final = ("fused_joint_qkv_norm_rope", "fused_qk_norm_rope")
+_BLOCK: Final = ("rms_norm_indexed_scale_shift", "indexed_gate_rms_norm_scale_shift", "indexed_gate")
 SUPPORTED: Final[Mapping[str, Supported]] = MappingProxyType(
     {
         "FluxTransformer2DModel": Supported(("diffusers:flux",), ("FluxJoint", "FluxSingle"), _BOTH),
@@ -30,6 +33,13 @@ SUPPORTED: Final[Mapping[str, Supported]] = MappingProxyType(
             ("diffusers:hunyuan_video_15",), ("HunyuanVideo15Joint",), _BOTH[:1]
         ),
         "ZImageTransformer2DModel": Supported(("diffusers:z_image",), ("ZImageSingle",), _BOTH[1:]),
+        "MiniMaxH3Transformer3DModel": Supported(
+            ("diffusers:minimax_h3",),
+            ("MiniMaxH3Single",),
+            (*_BOTH[1:], *_BLOCK),
+            block="MiniMaxH3TransformerBlock",
+            unrotated="token_refiner",
+        ),
     }
 )
 

@@ -20,8 +20,9 @@ from numerics.integrations.diffusers import apply
 from numerics.integrations.diffusers_processor import Processor
 from numerics.ops.telemetry import dispatch_counts
 from tests.integrations.conftest import BY_NAME
+from tests.integrations.gpu_chain import stock_as_on_a_gpu
 from tests.integrations.test_bytes import attention_inputs, same_bytes
-from tests.integrations.tiny import Inputs, Tiny, forward, made, stock_as_on_a_gpu
+from tests.integrations.tiny import Inputs, Tiny, forward, made
 
 PRESET = "diffusers_aten"
 
@@ -190,7 +191,7 @@ def test_what_stands_in_for_a_projection_is_called(flux2: Any, flux2_inputs: Inp
 def test_the_callers_kwargs_are_never_written_to(tiny: Tiny, model: Any) -> None:
     torch.manual_seed(1)
     inputs = tiny.inputs(1)
-    name = "attention_kwargs" if tiny.name in {"qwen_image", "hunyuan_video_15"} else "joint_attention_kwargs"
+    name = "joint_attention_kwargs" if "flux" in tiny.name or tiny.name == "z_image" else "attention_kwargs"
     if tiny.name == "ovis_image":  # takes none
         kwargs: dict[str, Any] = {}
     else:

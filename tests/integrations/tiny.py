@@ -1,22 +1,15 @@
-"""Tiny models of each supported class, their inputs, and what a GPU computes where a CPU computes otherwise."""
+"""Tiny models of each supported class, and their inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import diffusers
 import torch
-from diffusers.models.normalization import RMSNorm
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-
-import numerics
-from numerics.ops import rms_norm_reference
-from numerics.ops.arithmetic import exact_fma
+from torch import Tensor
 
 HEADS, HEAD_DIM = 2, 32
 TEXT, HEIGHT, WIDTH = 5, 3, 5
@@ -33,6 +26,7 @@ class Tiny:
     inputs: Callable[[int], Inputs]
     joint_calls: int
     single_calls: int
+    blocks: int = 0  # whose modulation is fused
 
     def __str__(self) -> str:
         return self.name
@@ -48,14 +42,18 @@ def made(tiny: Tiny, **config: int) -> Any:
                 parameter.uniform_(0.5, 2.0)
             elif parameter.ndim == 1 or "pad_token" in name:
                 parameter.normal_(0, 0.1)
-    return model.to(torch.bfloat16)
+    model.to(torch.bfloat16)
+    for name, parameter in model.named_parameters():  # as from_pretrained leaves them
+        if any(part in name.split(".") for part in model._keep_in_fp32_modules or ()):
+            parameter.data = parameter.data.float()
+    return model
 
 
 def forward(model: Any, inputs: Inputs) -> list[Tensor]:
     """What the model returns, as a list."""
     with torch.no_grad():
-        out = model(**inputs, return_dict=False)[0]
-    return list(out) if isinstance(out, list) else [out]
+        outs = model(**inputs, return_dict=False)
+    return [x for out in outs for x in (out if isinstance(out, list) else [out])]
 
 
 def random(*shape: int) -> Tensor:
@@ -128,6 +126,28 @@ def z_image_inputs(batch: int) -> Inputs:
         "x": [random(4, 1, 2 * HEIGHT, 2 * WIDTH) for _ in range(batch)],
         "t": torch.full((batch,), 0.5).to(torch.bfloat16),
         "cap_feats": [random(TEXT + 40 * index, 24) for index in range(batch)],
+    }
+
+
+def minimax_inputs(batch: int) -> Inputs:
+    # Text, video and audio lie packed in one sequence; the audio is at another noise level.
+    video, audio = HEIGHT * WIDTH, 4
+    order = torch.arange(TEXT + video + audio)
+    text_indices, audio_indices, video_indices = order.split([TEXT, audio, video])
+    tags = torch.zeros(len(order), dtype=torch.int64)
+    tags[text_indices], tags[audio_indices] = 1, 2
+    positions = torch.stack([order, order % HEIGHT, order % WIDTH], -1)
+    return {
+        "hidden_states": random(batch, video, 16),
+        "audio_hidden_states": random(batch, audio, 8),
+        "encoder_hidden_states": random(batch, TEXT, 24),
+        "timestep": torch.tensor([0.5, 0.25]),
+        "timestep_indices": (tags == 2).long(),
+        "token_tags": tags,
+        "position_ids": positions,
+        "video_indices": video_indices,
+        "audio_indices": audio_indices,
+        "text_indices": text_indices,
     }
 
 
@@ -231,50 +251,27 @@ TINY = (
         1,
         2,
     ),
+    Tiny(
+        "minimax_h3",
+        "diffusers:minimax_h3",
+        partial(
+            diffusers.MiniMaxH3Transformer3DModel,
+            **_HEADS,
+            hidden_size=96,
+            num_layers=2,
+            num_refiner_layers=1,
+            ffn_dim=128,
+            in_channels=4,
+            audio_in_channels=8,
+            text_dim=24,
+            freq_dim=16,
+            time_embed_hidden_dim=32,
+            time_embed_dim=16,
+            rope_freq_dim=4,
+        ),
+        minimax_inputs,
+        0,
+        2,
+        2,
+    ),
 )
-
-
-# --- What a GPU computes ----------------------------------------------------------------------------------------------
-
-
-class ReferenceNorm(nn.Module):
-    """A norm of q or k, in the order in which a GPU adds."""
-
-    def __init__(self, norm: Any, numerics_: numerics.Numerics) -> None:
-        super().__init__()
-        self.weight, self.eps, self.numerics = norm.weight, norm.eps, numerics_
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm_reference(x, self.weight, self.eps, numerics=self.numerics)
-
-
-class ComplexProductOfAGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
-    """ATen's CUDA kernel contracts a complex product into two fused multiply-adds; its CPU kernel does not."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.mul.Tensor and all(isinstance(x, Tensor) and x.is_complex() for x in args):
-            x, y = args
-            (a, b), (c, s) = torch.view_as_real(x).unbind(-1), torch.view_as_real(y).unbind(-1)
-            real, imag = exact_fma(a, c, -(b * s)), exact_fma(a, s, b * c)
-            return torch.view_as_complex(torch.stack([real, imag], -1))
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def stock_as_on_a_gpu(model: Any, preset: str) -> Iterator[Any]:
-    """The model with its stock processors, its Q/K norms and its complex products replaced by the specification."""
-    settings = numerics.resolve("fused_qk_norm_rope", preset=preset).numerics
-    swapped = [
-        (parent, name, norm)
-        for parent in model.modules()
-        for name, norm in parent.named_children()
-        if name in {"norm_q", "norm_k", "norm_added_q", "norm_added_k"} and isinstance(norm, (nn.RMSNorm, RMSNorm))
-    ]
-    for parent, name, norm in swapped:
-        setattr(parent, name, ReferenceNorm(norm, settings))
-    try:
-        with ComplexProductOfAGpu():  # type: ignore[no-untyped-call]  # the same
-            yield model
-    finally:
-        for parent, name, norm in swapped:
-            setattr(parent, name, norm)
