@@ -14,7 +14,10 @@ else:
     import triton
     import triton.language as tl
 
-__all__ = ["HAS_TRITON", "tl", "triton"]
+# Kernels are built for the interpreter or for a GPU when they are decorated, which is when numerics.ops is imported.
+FOR_INTERPRETER = HAS_TRITON and not TYPE_CHECKING and bool(triton.knobs.runtime.interpret)
+
+__all__ = ["FOR_INTERPRETER", "HAS_TRITON", "tl", "triton"]
 
 
 @triton.constexpr_function

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from numerics.ops.language import HAS_TRITON
+from numerics.errors import ConfigurationError
+from numerics.ops.language import FOR_INTERPRETER, HAS_TRITON
 
 MAX_ROWS = 2**31 - 2**16  # rows are counted in 32 bits, those of the last tile too; addresses are 64 bits wide
 MAX_BATCH = 65_535  # the second dimension of a grid
@@ -15,12 +16,21 @@ NPU_ROWS = 65_535  # of one launch, by the device's grid
 
 
 def interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter (`TRITON_INTERPRET=1`), on a CPU."""
+    """Whether kernels run in Triton's interpreter (`TRITON_INTERPRET=1`), on a CPU.
+
+    Raises ConfigurationError where that was asked for too late.
+    """
     if not HAS_TRITON:
         return False
     from triton import knobs  # noqa: PLC0415  # only where it is installed
 
-    return bool(knobs.runtime.interpret)
+    asked = bool(knobs.runtime.interpret)
+    if asked and not FOR_INTERPRETER:
+        raise ConfigurationError(
+            "TRITON_INTERPRET=1 came after numerics.ops was imported, when its kernels had been built for a GPU; "
+            "set it before the import, or not at all"
+        )
+    return asked
 
 
 def no_kernel_for(device: torch.device, dtype: torch.dtype) -> str | None:

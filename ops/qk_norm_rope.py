@@ -13,7 +13,7 @@ from numerics.ops.norm import rows_of
 from numerics.ops.qk_geometry import count_tiles, one_batch, tile_of, why_not
 from numerics.ops.qk_kernels import _qk_norm_rope_kernel
 from numerics.ops.reduction import order_of
-from numerics.ops.registry import Op, few_tokens, parse
+from numerics.ops.registry import Op, parse, unfused
 from numerics.ops.rope_table import MAX_HEAD_DIM, check_table, table_rows
 from numerics.ops.stages import normalize, rotate, store
 from numerics.presets.schema import Numerics
@@ -122,18 +122,23 @@ def can_fuse(
     q: Tensor,
     k: Tensor,
     rope_table: Tensor | None = None,
+    eps: float | None = None,
     *,
     numerics: AnyNumerics = None,
 ) -> Decision:
     """Whether `fused_qk_norm_rope` would run its kernel for these tensors, which need not hold their values yet.
 
+    eps: the one that the op will get; without it, one that is not too small for the kernel is assumed.
+
     Raises RequirementError where the preset's conditions do not hold, as the op does.
     """
+    if eps is not None:
+        check_eps(eps)
     table_dtype = None if rope_table is None else rope_table.dtype
     rows = [rows_of(q), rows_of(k)]
     settings = settings_for(OP.name, numerics, like=q, table_dtype=table_dtype, width=q.shape[-1], rows=rows)
     tokens = prod(q.shape[:-2])
-    reason = few_tokens(tokens, settings.min_tokens) or why_not(q, k, rope_table, parse(settings.text))
+    reason = unfused(tokens, settings.min_tokens, eps) or why_not(q, k, rope_table, parse(settings.text))
     return Decision(fused=reason is None, reason=reason or "")
 
 

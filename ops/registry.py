@@ -119,11 +119,8 @@ class Op:
 
     def _planned(self, *args: Any) -> Launch | Dispatch:
         *call, min_tokens, text = args
-        prepared = (
-            few_tokens(self._tokens(*call), min_tokens)
-            or small_eps(None if self._eps is None else call[self._eps])
-            or self._prepare(*call, numerics=parse(text))
-        )
+        eps = None if self._eps is None else call[self._eps]
+        prepared = unfused(self._tokens(*call), min_tokens, eps) or self._prepare(*call, numerics=parse(text))
         if isinstance(prepared, Launch):
             prepared.gathered = tuple(place for place, arg in enumerate(call) if _is_column(arg))
             prepared = prepared.too_large_for(call[0].device) or prepared
@@ -163,6 +160,11 @@ def _is_capturing(x: Tensor) -> bool:
 def few_tokens(tokens: int, min_tokens: int) -> str | None:
     """Why a call of so few tokens is not fused; None where it may be."""
     return f"{FEW_TOKENS} {min_tokens}" if tokens < min_tokens else None
+
+
+def unfused(tokens: int, min_tokens: int, eps: float | None) -> str | None:
+    """Why a call is not fused, whatever its tensors look like; None where it may be. eps: None where there is none."""
+    return few_tokens(tokens, min_tokens) or small_eps(eps)
 
 
 def small_eps(eps: float | None) -> str | None:

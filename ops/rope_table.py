@@ -8,9 +8,17 @@ from torch import Tensor
 
 from numerics.errors import InputError
 from numerics.ops.dispatch import AnyNumerics, settings_for
-from numerics.ops.inputs import ACTIVATIONS, check_activation, check_alike, check_count, check_either_dtype, word
+from numerics.ops.inputs import (
+    ACTIVATIONS,
+    check_activation,
+    check_alike,
+    check_count,
+    check_either_dtype,
+    check_eps,
+    word,
+)
 from numerics.ops.qk_geometry import why_not
-from numerics.ops.registry import few_tokens, parse
+from numerics.ops.registry import parse, unfused
 
 MAX_HEAD_DIM = 256
 LIKE_FORM = "[tokens, heads, head_dim] or [batch, tokens, heads, head_dim]"
@@ -24,6 +32,7 @@ def pack_qk_norm_rope_table(
     dtype: torch.dtype,
     identity_rows: int = 0,
     like: Tensor | None = None,
+    eps: float | None = None,
     numerics: AnyNumerics = None,
 ) -> Tensor | None:
     """Pack cosines and sines into the table that the Q/K ops read.
@@ -37,6 +46,7 @@ def pack_qk_norm_rope_table(
             tells them from position 0, which the unfused chains compute like any other.
         like: q, with head_dim last. With it, None is returned and nothing is allocated where the fused kernel would not
             run for q: the model then keeps its own chain.
+        eps: of the norm, which decides that as well if it is tiny; without it, one that is not is assumed.
         numerics: as for the op; its condition on the dtype of the table is checked where the activations are known.
 
     Returns:
@@ -52,6 +62,8 @@ def pack_qk_norm_rope_table(
     if dtype not in ACTIVATIONS:
         raise InputError(f"dtype: got {dtype}; legal: {', '.join(map(word, ACTIVATIONS))}")
     check_count("identity_rows", identity_rows)
+    if eps is not None:
+        check_eps(eps)
     if like is not None:
         check_activation("like", like, LIKE_FORM, (3, 4))
     _check_layout(cos, sin, MAX_HEAD_DIM if like is None else like.shape[-1])
@@ -60,7 +72,7 @@ def pack_qk_norm_rope_table(
         op = "fused_qk_norm_rope"
         settings = settings_for(op, numerics, like=cos, dtype=activation, table_dtype=dtype)
         if like is not None and (
-            few_tokens(prod(like.shape[:-2]), settings.min_tokens) or why_not(like, like, None, parse(settings.text))
+            unfused(prod(like.shape[:-2]), settings.min_tokens, eps) or why_not(like, like, None, parse(settings.text))
         ):
             return None
     half, tokens = cos.shape[-1], cos.shape[-2]

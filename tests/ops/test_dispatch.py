@@ -1,3 +1,4 @@
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numerics
 from numerics import ops
 from numerics.errors import ConfigurationError, RequirementError
 from numerics.ops import fused_qk_norm_rope, indexed_gate, rms_norm
+from numerics.ops.language import HAS_TRITON
 from numerics.presets.schema import Numerics, Reduction
 
 Builder = Callable[..., Numerics]
@@ -134,3 +136,19 @@ print([way.reason for way in telemetry.dispatch_counts()])
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert said.split("\n")[:2] == ["1.0", "['Triton is not installed']"]
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="without Triton there is no interpreter")
+def test_an_interpreter_that_is_asked_for_after_the_import_is_an_error_that_names_the_variable() -> None:
+    code = """
+import os, torch, numerics.ops as ops
+from numerics.errors import ConfigurationError
+os.environ["TRITON_INTERPRET"] = "1"
+try:
+    ops.rms_norm(torch.ones(2, 128, dtype=torch.bfloat16), None, 1e-6, numerics="vllm_cuda")
+except ConfigurationError as error:
+    print(error)
+"""
+    without = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=without).stdout
+    assert said.startswith("TRITON_INTERPRET=1 came after numerics.ops was imported")

@@ -121,6 +121,8 @@ def test_can_fuse_raises_as_the_op_does() -> None:
         can_fuse(q, q, rope, numerics="vllm_cuda_128")
     with pytest.raises(ConfigurationError, match="nearest: vllm_cuda"):
         can_fuse(q, q, rope, numerics="vlm_cuda")
+    with pytest.raises(InputError, match=r"eps: got -1\.0"):
+        can_fuse(q, q, rope, -1.0)
 
 
 def test_nothing_is_counted_for_a_call_that_is_refused(arguments: Arguments) -> None:

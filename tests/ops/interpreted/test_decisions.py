@@ -92,6 +92,17 @@ def test_few_tokens_are_not_packed_and_not_fused() -> None:
         assert decision.reason == way.reason == ("" if asked == 5 else "below min_tokens 6")
 
 
+@pytest.mark.parametrize("eps", [2.0**-80, 2.0**-81, 0.0])
+def test_a_tiny_eps_is_answered_alike_by_packing_can_fuse_and_the_op(build: Builder, eps: float) -> None:
+    q, angle, given = random(5, 2, 64), torch.randn(5, 32), build("qk_norm")
+    packed = pack_qk_norm_rope_table(angle.cos(), angle.sin(), dtype=BF16, like=q, eps=eps, numerics=given)
+    decision = can_fuse(q, q, eps=eps, numerics=given)
+    ops.fused_qk_norm_rope(q, q, None, None, random(5, 64), eps, numerics=given)
+    (way,) = dispatch_counts()
+    assert (packed is not None) == decision.fused == way.fused == (eps == 2.0**-80)
+    assert decision.reason == way.reason == ("" if way.fused else f"eps is below {2.0**-80}")
+
+
 def test_one_thread_that_adds_a_long_row_is_not_fused(build: Builder, same: Same) -> None:
     long = build(reduction=Reduction(vector=8, threads=1, lanes="adjacent", mean="divide"))
     x = random(2, 320)
