@@ -24,6 +24,7 @@ from numerics.cli.render import (
     with_progress,
     write,
 )
+from numerics.cli.report import report
 from numerics.cli.trajectory import trajectory
 from numerics.errors import ConfigurationError, NumericsError
 
@@ -295,4 +296,5 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
 app.command()(bench)
 app.command()(identify)
 app.command(name="models")(list_models)
+app.command()(report)
 app.command()(trajectory)

@@ -30,7 +30,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": installed("triton"),
-        "numerics": _own_version(),
+        "numerics": own_version(),
     }
 
 
@@ -76,7 +76,8 @@ def _hash(paths: Iterable[Path]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _own_version() -> str | None:
+def own_version() -> str | None:
+    """The version of this package, or None where it runs from a clone that is not installed."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

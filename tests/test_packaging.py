@@ -74,7 +74,7 @@ def test_wheel_holds_every_module_and_data_file_of_the_mapped_folders(wheel_file
         f"{package.replace('.', '/')}/{path.name}"
         for package, folder in FOLDERS.items()
         for path in (ROOT / folder).iterdir()
-        if path.suffix in {".py", ".toml", ".xz", ".json", ".typed"} and path.is_file()
+        if path.suffix in {".py", ".toml", ".xz", ".json", ".typed", ".css"} and path.is_file()
     }
     shipped = {name for name in wheel_files if ".dist-info/" not in name}
     assert shipped == expected | {"numerics/presets.toml"}

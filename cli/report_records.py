@@ -1,0 +1,247 @@
+"""What the report reads of each kind of saved file, typed: a value of another type is refused and never drawn."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+SPELT: Final = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}  # JSON has no word for these
+Number = Annotated[float, BeforeValidator(lambda given: SPELT.get(given, given) if isinstance(given, str) else given)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Base(BaseModel):
+    """Of further fields a record may have any: later releases may write more."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+# --- Settings and environment -----------------------------------------------------------------------------------------
+
+
+class Shadow(Base):
+    """A value, and who set it."""
+
+    source: str
+    location: str
+    value: Any
+
+
+class Source(Shadow):
+    """A value in force, and what it is in force instead of."""
+
+    shadows: list[Shadow] = []
+
+
+class Claim(Base):
+    """Whose bytes."""
+
+    provider: str
+    versions: str
+
+    def __str__(self) -> str:
+        return f"{self.provider} {self.versions}"
+
+
+class Setting(Base):
+    """An entry of `numerics show --json`."""
+
+    op: str
+    model: str | None
+    capability: str | None
+    preset: str
+    modified: list[str] = []
+    numerics: dict[str, Any]
+    min_tokens: int
+    reference: Claim | None = None
+    fingerprint: str
+    sources: dict[str, Source]
+    when: list[Setting] = []
+
+    @property
+    def label(self) -> str:
+        """The preset, and which of its knobs were changed."""
+        return self.preset + (f" (modified: {', '.join(self.modified)})" if self.modified else "")
+
+
+class Package(Base):
+    """A package that this one depends on."""
+
+    installed: str | None
+    needs: str | None = None
+    suits: bool
+
+
+class Kernels(Base):
+    """Whether fused kernels could run."""
+
+    can_run: bool
+    missing: list[str] = []
+
+
+class Environment(Base):
+    """What `numerics doctor --json` prints."""
+
+    python: str
+    platform: str
+    package: dict[str, str | None] = {}
+    packages: dict[str, Package]
+    optional: dict[str, str | None] = {}
+    capability: str | None
+    fused_kernels: Kernels
+    environment: dict[str, str] = {}
+    problems: list[str]
+
+
+# --- Bytes ------------------------------------------------------------------------------------------------------------
+
+
+class Difference(Base):
+    """The first element that differs."""
+
+    case: str
+    output: str
+    index: list[int]
+    provider: Number
+    computed: Number
+
+
+class Verified(Base):
+    """An entry of `numerics verify --json`."""
+
+    preset: str
+    reference: Claim | None
+    status: str
+    cases: Count
+    rows: Count
+    elements: Count
+    differing: Count
+    differences: list[Difference] = []
+    sees: dict[str, list[str]] = {}
+    cannot_see: dict[str, list[str]] = {}
+
+
+class Parity(Base):
+    """A record of benchmarks/parity.py."""
+
+    op: str
+    preset: str
+    elements: Count
+    elements_differing: Count
+    calls: Count
+    unfused: list[str]
+
+
+# --- Speed ------------------------------------------------------------------------------------------------------------
+
+
+class Times(Base):
+    """Of one clock."""
+
+    spread: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+
+
+class Timed(Base):
+    """A record of `numerics bench`."""
+
+    op: str
+    case: str
+    preset: str
+    exact: bool | None = None
+    clock: str | None = None
+    refused: str | None = None
+    error: str | None = None
+    not_fused: str | None = None
+    time_us: float | None
+    copy_us: float | None = None
+    ratio_to_copy: float | None
+    ratio_to_empty: float | None = None
+    ratio_to_fast: float | None = None
+    peer_us: dict[str, float] | None = None
+    absent: dict[str, str] | None = None
+    reference: str | None = None
+    elements: Count | None = None
+    elements_differing: Count | None = None
+    differing: dict[str, int | None] | None = None
+    times: dict[str, Times] | None = None
+    inputs_changed: bool | None = None
+
+
+class ModelTimed(Base):
+    """A record of a model's timing: stock beside fused."""
+
+    model: str
+    case: str
+    preset: str
+    elements: Count
+    elements_differing: Count
+    stock_ms: float
+    ours_ms: float
+    stock_over_ours: float
+    fused_calls: int | dict[str, int] | None = None
+
+
+# --- Trajectory -------------------------------------------------------------------------------------------------------
+
+
+class Header(Base):
+    """The first record of `numerics trajectory`."""
+
+    kind: Literal["header"]
+    reference: str
+    steps: int
+    layers: int
+    tokens: int
+    width: int
+    families: list[str] = []
+    calls: dict[str, dict[str, int]] = {}
+    not_fused: dict[str, dict[str, str]] = {}
+
+
+class Step(Base):
+    """A later record: the latent of a preset after a step, beside the reference's."""
+
+    kind: Literal["step"]
+    preset: str
+    step: int
+    psnr_db: Number
+    max_abs: Number
+    max_ulp: int
+    elements_differing: Count
+    elements: Count
+    bias: Number
+    ssim: Number | None = None
+    claims_reference: bool
+
+
+# --- Precision --------------------------------------------------------------------------------------------------------
+
+
+class Standing(Base):
+    """Values that are closer to the truth than another preset's, as close, and further from it."""
+
+    closer: Count
+    tied: Count
+    further: Count
+
+
+class Precise(Base):
+    """A record of `numerics precision`."""
+
+    op: str
+    case: str
+    preset: str
+    stage: str | None  # with the next two: null where the preset is refused
+    precision: str | None
+    table: str | None = None
+    rmse: Number | None
+    max_abs: Number | None = None
+    bias: Number | None = None
+    rms: Number | None = None
+    elements: Count | None = None
+    exact: bool | None = None
+    computed_by: str | None = None
+    same_as: str | None = None
+    refused: str | None = None
+    against: dict[str, Standing] = {}
