@@ -2,6 +2,9 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+NEAR: Final = 0.7  # of the letters of both, those that they share in order
 
 
 class NumericsError(Exception):
@@ -29,9 +32,12 @@ class MissingExtraError(NumericsError, ImportError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; nearest: X. Known: A, B, C` for the end of a message, without the first part where nothing is near."""
+    """`; nearest: X. Known: A, B, C` for the end of a message, without the first part where nothing is near.
+
+    Near is what a slip of the pen makes. Capitals do not count.
+    """
     names = sorted(known)
     folded = {known_name.lower(): known_name for known_name in names}
-    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=NEAR)
     near = f"; nearest: {folded[close[0]]}" if close else ""
     return f"{near}. Known: {', '.join(names) or 'none'}"

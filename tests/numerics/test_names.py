@@ -124,3 +124,15 @@ def test_a_model_may_be_given_as_its_class_and_the_settings_say_its_name() -> No
     found = resolve("fused_qk_norm_rope", "Flux2Transformer2DModel")
     assert found.model == "diffusers:flux2"
     assert found.key == resolve("fused_qk_norm_rope", "diffusers:flux2").key
+
+
+@pytest.mark.parametrize("preset", ["vllm_flash", "cuda", "flash_attn", "turbo"])
+def test_a_name_that_is_no_slip_of_the_pen_gets_no_suggestion(preset: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^preset '{preset}' .*: no such preset\. Known: "):
+        resolve("rms_norm", preset=preset)
+
+
+@pytest.mark.parametrize(("preset", "near"), [("fats", "fast"), ("vllm-cuda-128", "vllm_cuda_128"), ("Quack", "quack")])
+def test_a_slip_of_the_pen_gets_one(preset: str, near: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"no such preset; nearest: {near}\. Known: "):
+        resolve("rms_norm", preset=preset)
