@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -92,19 +93,26 @@ def write(text: str) -> None:
 
 
 def with_progress(items: Sequence[Item], name: Callable[[Item], str]) -> Iterator[Item]:
-    """The items, with a bar on stderr meanwhile if stderr is a terminal; it is gone afterwards."""
+    """The items, with a bar meanwhile."""
+    with progress() as show:
+        for done, item in enumerate(items):
+            show(name(item), done, len(items))
+            yield item
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr if that is a terminal; it is gone afterwards. It is given what is done, how many are, of how many."""
     if not sys.stderr.isatty():
-        yield from items
+        yield lambda *_: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=len(items))
-        for done, item in enumerate(items):
-            bar.update(task, completed=done, description=name(item))
-            yield item
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(task, completed=done, total=total, description=what)
 
 
 def complain(message: str) -> None:

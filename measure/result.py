@@ -105,18 +105,26 @@ def _beside(path: Path) -> Iterator[Path]:
 
 def read(path: Path) -> list[Record]:
     """A result that `write` wrote. Raises ConfigurationError if it is not one."""
+    found = records(path, "numerics bench")
+    for index, each in enumerate(found):
+        if missing := [name for name in NEEDED if name not in each]:
+            raise ConfigurationError(f"{path}: record {index}: not from numerics bench: no {missing[0]!r}")
+    return found
+
+
+def records(path: Path, command: str) -> list[Record]:
+    """What a command wrote with --out. Raises ConfigurationError where it is no list of records."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     except ValueError as error:  # text that is not UTF-8 is one, too
-        raise ConfigurationError(f"{path}: not JSON: {error}; write it with: numerics bench --out FILE") from None
+        raise ConfigurationError(f"{path}: not JSON: {error}; write it with: {command} --out FILE") from None
     if not isinstance(found, list):
-        raise ConfigurationError(f"{path}: got {type(found).__name__}, not the list that numerics bench writes")
+        raise ConfigurationError(f"{path}: got {type(found).__name__}, not the list that {command} writes")
     for index, each in enumerate(found):
-        missing = NEEDED if not isinstance(each, dict) else [name for name in NEEDED if name not in each]
-        if missing:
-            raise ConfigurationError(f"{path}: record {index}: not from numerics bench: no {missing[0]!r}")
+        if not isinstance(each, dict):
+            raise ConfigurationError(f"{path}: record {index}: not from {command}: got {each!r}, not a table")
     return found
 
 

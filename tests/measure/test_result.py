@@ -49,7 +49,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("no json", "not JSON"),
         ("{}", "got dict, not the list that numerics bench writes"),
         ('[{"op": "rms_norm"}]', "record 0: not from numerics bench: no 'case'"),
-        ("[1]", "record 0: not from numerics bench: no 'op'"),
+        ("[1]", "record 0: not from numerics bench: got 1, not a table"),
     ],
 )
 def test_a_file_that_is_no_result_is_named(tmp_path: Path, text: str | None, message: str) -> None:
