@@ -7,7 +7,7 @@ from numerics.ops.dispatch import AnyNumerics, dispatch, in_force, settings_for
 from numerics.ops.inputs import check_activation, check_alike, check_eps, check_flag, check_weight
 from numerics.ops.launch import Launch
 from numerics.ops.norm import rows_of
-from numerics.ops.qk_geometry import count_tiles, strides_of_table, tile_of, why_not
+from numerics.ops.qk_geometry import count_tiles, strides_of_table, tile_of, wave_of, why_not
 from numerics.ops.qk_kernels import _joint_qkv_norm_rope_kernel
 from numerics.ops.qk_norm_rope import check_head_dim, normalize_heads
 from numerics.ops.reduction import order_of
@@ -198,6 +198,7 @@ def _prepare(
             "HEAD_DIM": width,
             "ROTARY_DIM": rope_table.shape[-1],
             "ROWS": rows,
+            "WAVE": wave_of(rows, num_warps, width, text_q.element_size()),
             **{
                 f"{name}_RMS_NORM_REDUCTION": order_of(numerics, width, rows_of(x))
                 for name, x in (("TEXT_Q", text_q), ("TEXT_K", text_k), ("IMAGE_Q", image_q), ("IMAGE_K", image_k))

@@ -93,6 +93,12 @@ def tile_of(
     return max(1, 2048 // row), 2 if row <= 128 else 1
 
 
+def wave_of(rows: int, num_warps: int, head_dim: int, element_size: int) -> int:
+    """How many of a tile's rows its threads hold at once, each thread 16 bytes."""
+    row = (1 << (head_dim - 1).bit_length()) * element_size  # bytes
+    return min(rows, max(1, num_warps * 512 // row))
+
+
 def _is_one_run(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether two dimensions are evenly spaced, as if they were one."""
     return shape[0] == 1 or shape[1] == 0 or strides[0] == shape[1] * strides[1]

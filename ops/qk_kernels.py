@@ -30,6 +30,7 @@ def _qk_norm_rope_kernel(
     HEAD_DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     ROWS: tl.constexpr,
+    WAVE: tl.constexpr,
     Q_RMS_NORM_REDUCTION: tl.constexpr,
     K_RMS_NORM_REDUCTION: tl.constexpr,
     ROUNDING_POINTS: tl.constexpr,
@@ -47,14 +48,14 @@ def _qk_norm_rope_kernel(
         _norm_rope_tile(
             q_ptr + batch * q_stride_batch, q_weight_ptr, table_ptr,
             q_out_ptr + batch * tokens * (Q_HEADS * HEAD_DIM), tile, tokens,
-            q_stride_token, q_stride_head, table_stride_token, eps, Q_HEADS, HEAD_DIM, ROTARY_DIM, ROWS,
+            q_stride_token, q_stride_head, table_stride_token, eps, Q_HEADS, HEAD_DIM, ROTARY_DIM, ROWS, WAVE,
             Q_RMS_NORM_REDUCTION, ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_Q_WEIGHT,
         )  # fmt: skip
     else:
         _norm_rope_tile(
             k_ptr + batch * k_stride_batch, k_weight_ptr, table_ptr,
             k_out_ptr + batch * tokens * (K_HEADS * HEAD_DIM), tile - q_tiles, tokens,
-            k_stride_token, k_stride_head, table_stride_token, eps, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS,
+            k_stride_token, k_stride_head, table_stride_token, eps, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS, WAVE,
             K_RMS_NORM_REDUCTION, ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_K_WEIGHT,
         )  # fmt: skip
 
@@ -105,6 +106,7 @@ def _joint_qkv_norm_rope_kernel(
     HEAD_DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     ROWS: tl.constexpr,
+    WAVE: tl.constexpr,
     TEXT_Q_RMS_NORM_REDUCTION: tl.constexpr,
     TEXT_K_RMS_NORM_REDUCTION: tl.constexpr,
     IMAGE_Q_RMS_NORM_REDUCTION: tl.constexpr,
@@ -130,7 +132,7 @@ def _joint_qkv_norm_rope_kernel(
             table_ptr + text_start.to(tl.int64) * table_stride_token, q_out_ptr, k_out_ptr, v_out_ptr,
             start + text_start, tile, text_tokens, text_q_stride_token, text_q_stride_head, text_k_stride_token,
             text_k_stride_head, text_v_stride_token, text_v_stride_head, table_stride_token, eps,
-            Q_HEADS, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS, TEXT_Q_RMS_NORM_REDUCTION, TEXT_K_RMS_NORM_REDUCTION,
+            Q_HEADS, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS, WAVE, TEXT_Q_RMS_NORM_REDUCTION, TEXT_K_RMS_NORM_REDUCTION,
             ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_TEXT_Q_WEIGHT, HAS_TEXT_K_WEIGHT,
         )  # fmt: skip
     else:
@@ -141,7 +143,7 @@ def _joint_qkv_norm_rope_kernel(
             start + image_start, tile - text_tiles, image_tokens, image_q_stride_token, image_q_stride_head,
             image_k_stride_token, image_k_stride_head, image_v_stride_token, image_v_stride_head,
             table_stride_token, eps,
-            Q_HEADS, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS, IMAGE_Q_RMS_NORM_REDUCTION, IMAGE_K_RMS_NORM_REDUCTION,
+            Q_HEADS, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS, WAVE, IMAGE_Q_RMS_NORM_REDUCTION, IMAGE_K_RMS_NORM_REDUCTION,
             ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_IMAGE_Q_WEIGHT, HAS_IMAGE_K_WEIGHT,
         )  # fmt: skip
 
@@ -173,6 +175,7 @@ def _stream_tile(
     HEAD_DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     ROWS: tl.constexpr,
+    WAVE: tl.constexpr,
     Q_RMS_NORM_REDUCTION: tl.constexpr,
     K_RMS_NORM_REDUCTION: tl.constexpr,
     ROUNDING_POINTS: tl.constexpr,
@@ -186,13 +189,13 @@ def _stream_tile(
     if tile < q_tiles:
         _norm_rope_tile(
             q_ptr, q_weight_ptr, table_ptr, q_out_ptr + start * (Q_HEADS * HEAD_DIM), tile, tokens,
-            q_stride_token, q_stride_head, table_stride_token, eps, Q_HEADS, HEAD_DIM, ROTARY_DIM, ROWS,
+            q_stride_token, q_stride_head, table_stride_token, eps, Q_HEADS, HEAD_DIM, ROTARY_DIM, ROWS, WAVE,
             Q_RMS_NORM_REDUCTION, ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_Q_WEIGHT,
         )  # fmt: skip
     elif tile < q_tiles + k_tiles:
         _norm_rope_tile(
             k_ptr, k_weight_ptr, table_ptr, k_out_ptr + start * (K_HEADS * HEAD_DIM), tile - q_tiles, tokens,
-            k_stride_token, k_stride_head, table_stride_token, eps, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS,
+            k_stride_token, k_stride_head, table_stride_token, eps, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS, WAVE,
             K_RMS_NORM_REDUCTION, ROUNDING_POINTS, ROPE_ROTATION, INTERLEAVED, HAS_K_WEIGHT,
         )  # fmt: skip
     else:

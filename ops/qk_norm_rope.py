@@ -10,7 +10,7 @@ from numerics.ops.dispatch import AnyNumerics, Decision, dispatch, in_force, set
 from numerics.ops.inputs import check_activation, check_alike, check_eps, check_flag, check_weight
 from numerics.ops.launch import Launch
 from numerics.ops.norm import rows_of
-from numerics.ops.qk_geometry import count_tiles, one_batch, tile_of, why_not
+from numerics.ops.qk_geometry import count_tiles, one_batch, tile_of, wave_of, why_not
 from numerics.ops.qk_kernels import _qk_norm_rope_kernel
 from numerics.ops.reduction import order_of
 from numerics.ops.registry import Op, parse, unfused
@@ -195,6 +195,7 @@ def _prepare(
             "HEAD_DIM": width,
             "ROTARY_DIM": rope_table.shape[-1],
             "ROWS": rows,
+            "WAVE": wave_of(rows, num_warps, width, q.element_size()),
             "Q_RMS_NORM_REDUCTION": order_of(numerics, width, rows_of(q)),
             "K_RMS_NORM_REDUCTION": order_of(numerics, width, rows_of(k)),
             "ROUNDING_POINTS": numerics.rounding_points,

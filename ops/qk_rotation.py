@@ -9,31 +9,51 @@ from numerics.ops.stages import _negative, _rotate, _round_at
 
 
 @triton.jit
+def _wave(vector, WAVE: tl.constexpr, N: tl.constexpr):
+    """[N] -> [WAVE, N], the same in each row: as many rows as the threads of a program hold at once.
+
+    What all rows of a tile share is read like this, each thread its own part, since a vector would be read by some
+    threads and handed to the others.
+    """
+    return tl.broadcast_to(vector[None, :], (WAVE, N))
+
+
+@triton.jit
+def _spread(x, ROWS: tl.constexpr, WAVE: tl.constexpr, N: tl.constexpr):
+    """[WAVE, N] -> [ROWS, N], the same for each WAVE of rows: nothing moves."""
+    return tl.reshape(tl.broadcast_to(x[None, :, :], (ROWS // WAVE, WAVE, N)), (ROWS, N))
+
+
+@triton.jit
 def _cos_sin(
     table_row,
     live,
+    ROWS: tl.constexpr,
+    WAVE: tl.constexpr,
     BLOCK: tl.constexpr,
     HALF: tl.constexpr,
     ONE_TOKEN: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):
-    """[1 or ROWS, pairs, or elements where halves rotate]; 0 where nothing is rotated."""
+    """Float32 [ROWS, pairs, or elements where halves rotate]; 0 where nothing is rotated."""
+    N: tl.constexpr = BLOCK // 2 if INTERLEAVED else BLOCK
+    number = tl.arange(0, N)
     if INTERLEAVED:
-        pair = tl.arange(0, BLOCK // 2)
+        pair = number
         rotated = pair < HALF
     else:
-        element = tl.arange(0, BLOCK)
-        pair = tl.where(element < HALF, element, element - HALF)
-        rotated = element < 2 * HALF
-    if ONE_TOKEN:  # one row for the tile, read as a vector: in two dimensions it would move between threads
-        c = tl.load(table_row + pair, mask=rotated, other=0.0)
-        s = tl.load(table_row + HALF + pair, mask=rotated, other=0.0)
-        return c, s
+        pair = tl.where(number < HALF, number, number - HALF)
+        pair = tl.max_contiguous(tl.multiple_of(pair, grain(HALF)), grain(HALF))
+        rotated = number < 2 * HALF
+    if ONE_TOKEN:
+        pair, mask = _wave(pair, WAVE, N), _wave(rotated, WAVE, N)
+        c = _spread(tl.load(table_row + pair, mask=mask, other=0.0), ROWS, WAVE, N)
+        s = _spread(tl.load(table_row + HALF + pair, mask=mask, other=0.0), ROWS, WAVE, N)
     else:
         mask = live & rotated[None, :]
         c = tl.load(table_row + pair[None, :], mask=mask, other=0.0)
         s = tl.load(table_row + HALF + pair[None, :], mask=mask, other=0.0)
-        return c, s
+    return c.to(tl.float32), s.to(tl.float32)
 
 
 @triton.jit

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from numerics.ops.language import ceil_pow2, contains, field, tl, triton
-from numerics.ops.qk_rotation import _cos_sin, _is_identity, _is_marked, _rotate_halves, _rotate_neighbours
-from numerics.ops.reduction import _across, _mean, _within
+from numerics.ops.qk_rotation import (
+    _cos_sin,
+    _is_identity,
+    _is_marked,
+    _rotate_halves,
+    _rotate_neighbours,
+    _spread,
+    _wave,
+)
+from numerics.ops.reduction import _across, _mean, _sum_from_memory, _within
 from numerics.ops.stages import _normalize, _round_at
 from numerics.presets.order import Order
 
@@ -25,6 +33,7 @@ def _norm_rope_tile(
     HEAD_DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     ROWS: tl.constexpr,
+    WAVE: tl.constexpr,  # rows that the threads of a program hold at once
     RMS_NORM_REDUCTION: tl.constexpr,
     ROUNDING_POINTS: tl.constexpr,
     ROPE_ROTATION: tl.constexpr,
@@ -52,11 +61,11 @@ def _norm_rope_tile(
     marked = _is_marked(table_row, live, HALF, ONE_TOKEN)
     column = tl.arange(0, BLOCK)[None, :]
     x = _load(x_row + column, live & (column < HEAD_DIM), WHOLE)
-    # The table is read before the sum, across which the compiler moves no reads, and brought into place after it.
-    c, s = _cos_sin(table_row, live, BLOCK, HALF, ONE_TOKEN, INTERLEAVED)
-    y = _normalized(x, x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT)
-    c = c.to(tl.float32)[None, :] if ONE_TOKEN else c.to(tl.float32)
-    s = s.to(tl.float32)[None, :] if ONE_TOKEN else s.to(tl.float32)
+    # The table is read before the sum, across which the compiler moves no reads.
+    c, s = _cos_sin(table_row, live, ROWS, WAVE, BLOCK, HALF, ONE_TOKEN, INTERLEAVED)
+    y = _normalized(
+        x, x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, WAVE, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT
+    )
     if INTERLEAVED:
         out = _rotate_neighbours(
             y, c, s, ROWS, BLOCK, HALF, PARTIAL, EXACT_PRODUCTS, dtype, ROUNDING_POINTS, ROPE_ROTATION
@@ -70,7 +79,7 @@ def _norm_rope_tile(
         tl.debug_barrier()
         x = _load(x_row + column, live & (column < HEAD_DIM), WHOLE)
         y = _normalized(
-            x, x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT
+            x, x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, WAVE, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT
         )
         same = _is_identity(table_row, live, HALF, ONE_TOKEN)
         tl.store(out_row + column, y.to(dtype), mask=live & (column < HEAD_DIM) & same)
@@ -107,6 +116,7 @@ def _normalized(
     eps,
     HEAD_DIM: tl.constexpr,
     ROWS: tl.constexpr,
+    WAVE: tl.constexpr,
     RMS_NORM_REDUCTION: tl.constexpr,
     ROUNDING_POINTS: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
@@ -114,8 +124,10 @@ def _normalized(
     """[ROWS, ceil_pow2(HEAD_DIM)] float32: what the rotation reads."""
     dtype: tl.constexpr = x_row.dtype.element_ty
     BLOCK: tl.constexpr = ceil_pow2(HEAD_DIM)
-    element = tl.arange(0, BLOCK)
-    weight = _load(weight_ptr + element, element < HEAD_DIM, BLOCK == HEAD_DIM) if HAS_WEIGHT else 0.0
+    element = _wave(tl.arange(0, BLOCK), WAVE, BLOCK)
+    weight = 0.0
+    if HAS_WEIGHT:
+        weight = _spread(_load(weight_ptr + element, element < HEAD_DIM, BLOCK == HEAD_DIM), ROWS, WAVE, BLOCK)
     if RMS_NORM_REDUCTION == "triton":
         mean = tl.sum(x * x, axis=1) / HEAD_DIM
     else:
@@ -129,7 +141,6 @@ def _normalized(
             total = _sum_from_memory(x_row, live, ROWS, RMS_NORM_REDUCTION)
         mean = _mean(total, HEAD_DIM, RMS_NORM_REDUCTION)
     rstd = tl.rsqrt(mean + eps)[:, None]
-    weight = weight[None, :] if HAS_WEIGHT else weight
     y = _normalize(x, rstd, weight, dtype, ROUNDING_POINTS, HAS_WEIGHT)
     return _round_at("qk_norm", y, dtype, ROUNDING_POINTS)
 
@@ -171,32 +182,6 @@ def _store(pointer, x, mask, WHOLE: tl.constexpr):
         tl.store(pointer, x)
     else:
         tl.store(pointer, x, mask=mask)
-
-
-@triton.jit
-def _sum_from_memory(x_row, live, ROWS: tl.constexpr, ORDER: tl.constexpr):
-    """[ROWS] for any order: each thread's vectors are read again, from the cache. x_row, live: [ROWS, 1]."""
-    WIDTH: tl.constexpr = field(ORDER, "width")
-    VECTOR: tl.constexpr = field(ORDER, "vector")
-    THREADS: tl.constexpr = field(ORDER, "threads")
-    LANES: tl.constexpr = ceil_pow2(THREADS)
-    ELEMENTS: tl.constexpr = ceil_pow2(VECTOR)
-    thread = tl.arange(0, LANES)[None, :, None]
-    element = tl.arange(0, ELEMENTS)[None, None, :]
-    passes = ()
-    for p in tl.static_range(field(ORDER, "passes")):
-        column = (p * THREADS + thread) * VECTOR + element
-        mask = live[:, :, None] & (thread < THREADS) & (element < VECTOR) & (column < WIDTH)
-        x = tl.load(x_row[:, :, None] + column, mask=mask, other=0.0).to(tl.float32)
-        passes = passes + (tl.reshape(x, (ROWS * LANES, ELEMENTS)),)
-    return _across(
-        tl.reshape(
-            _within(passes, ROWS * LANES, ORDER, x_row.dtype.element_ty.primitive_bitwidth == 16), (ROWS, LANES)
-        ),
-        ROWS,
-        LANES,
-        ORDER,
-    )
 
 
 # --- Questions answered at compile time -------------------------------------------------------------------------------

@@ -152,7 +152,12 @@ def _within(passes, M: tl.constexpr, ORDER: tl.constexpr, EXACT: tl.constexpr):
     VECTOR: tl.constexpr = field(ORDER, "vector")
     SLOTS: tl.constexpr = field(ORDER, "slots")
     PASSES: tl.constexpr = field(ORDER, "passes")
-    if field(ORDER, "inner") == "pairs":
+    if field(ORDER, "inner") == "fold" and SLOTS == VECTOR:  # element i of each vector goes to slot i
+        slots = passes[0] * passes[0]
+        for p in tl.static_range(1, PASSES):
+            slots = _add_square(slots, passes[p], ORDER, EXACT)
+        total = _combine_columns(_columns(slots, M, VECTOR), VECTOR, "fold")
+    elif field(ORDER, "inner") == "pairs":
         for p in tl.static_range(PASSES):
             x = _columns(passes[p], M, ceil_pow2(VECTOR))
             squares = _add_square(x[0] * x[0], x[1], ORDER, EXACT)
@@ -177,6 +182,30 @@ def _within(passes, M: tl.constexpr, ORDER: tl.constexpr, EXACT: tl.constexpr):
             else:
                 total = total + part
     return total
+
+
+@triton.jit
+def _sum_from_memory(row_ptr, live, ROWS: tl.constexpr, ORDER: tl.constexpr):
+    """[ROWS] for any order: what each thread owns is read again, from the cache. row_ptr, live: [ROWS, 1]."""
+    WIDTH: tl.constexpr = field(ORDER, "width")
+    VECTOR: tl.constexpr = field(ORDER, "vector")
+    THREADS: tl.constexpr = field(ORDER, "threads")
+    LANES: tl.constexpr = ceil_pow2(THREADS)
+    ELEMENTS: tl.constexpr = ceil_pow2(VECTOR)
+    EXACT: tl.constexpr = row_ptr.dtype.element_ty.primitive_bitwidth == 16
+    thread = tl.arange(0, LANES)[None, :, None]
+    element = tl.arange(0, ELEMENTS)[None, None, :]
+    passes = ()
+    for p in tl.static_range(field(ORDER, "passes")):
+        column = (p * THREADS + thread) * VECTOR + element
+        if full(p, ROWS, THREADS * VECTOR, LANES * ELEMENTS, WIDTH):
+            x = tl.load(row_ptr[:, :, None] + column)
+        else:
+            mask = live[:, :, None] & (thread < THREADS) & (element < VECTOR) & (column < WIDTH)
+            x = tl.load(row_ptr[:, :, None] + column, mask=mask, other=0.0)
+        passes = passes + (tl.reshape(x.to(tl.float32), (ROWS * LANES, ELEMENTS)),)
+    threads = tl.reshape(_within(passes, ROWS * LANES, ORDER, EXACT), (ROWS, LANES))
+    return _across(threads, ROWS, LANES, ORDER)
 
 
 @triton.jit
@@ -235,3 +264,9 @@ def _mean(total, WIDTH: tl.constexpr, ORDER: tl.constexpr):
         return tl.div_rn(total, tl.full(total.shape, WIDTH, tl.float32))
     else:  # a power of two is exact either way
         return total * (1.0 / WIDTH)
+
+
+@triton.constexpr_function
+def full(p: int, rows: int, span: int, block: int, width: int) -> bool:
+    """Whether pass p of the only row, one span of a block, needs no mask."""
+    return rows == 1 and (p + 1) * span <= width and block == span

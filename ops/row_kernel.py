@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from numerics.ops.language import ceil_pow2, contains, tl, triton
-from numerics.ops.reduction import _across, _mean, _within
+from numerics.ops.reduction import _across, _mean, _sum_from_memory, _within, full
 from numerics.ops.stages import _gate, _modulate, _normalize
+from numerics.presets.order import Order
 
 
 @triton.jit
@@ -38,10 +39,11 @@ def _row_kernel(
     HAS_WEIGHT: tl.constexpr,
     HAS_MODULATION: tl.constexpr,
 ):
-    """ROWS rows. A row is cut as its order cuts it: pass p is the contiguous run of one vector for every thread.
+    """ROWS rows, each cut into passes: pass p is the contiguous run of one vector for every thread.
 
-    So each thread holds its own vectors, the sum needs no exchange but that of the order itself, and what was read
-    stays in registers for the second half of the work.
+    Where a row is cut as its order cuts it, each thread holds its own vectors and the sum needs no exchange but that of
+    the order itself. An order of many short vectors would cost many short reads and writes: then whole vectors of the
+    memory are held, and for the sum alone the row is read again, from the cache.
     """
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     # The squares of 16-bit numbers are exact in float32.
@@ -50,6 +52,8 @@ def _row_kernel(
     LANES: tl.constexpr = ceil_pow2(THREADS)
     ELEMENTS: tl.constexpr = ceil_pow2(VECTOR)
     PASSES: tl.constexpr = (WIDTH + SPAN - 1) // SPAN
+    AGAIN: tl.constexpr = HAS_NORM and cut_otherwise(RMS_NORM_REDUCTION, THREADS, VECTOR)
+    CACHE: tl.constexpr = "" if AGAIN and BRANCH == "none" else ".cg"
 
     row = first + tl.program_id(0).to(tl.int64) * ROWS
     if ROWS == 1:  # a scalar, so that addresses are one base and constant offsets
@@ -69,14 +73,14 @@ def _row_kernel(
         within = place // ELEMENTS * VECTOR + place % ELEMENTS
         owned = (within < SPAN) & (place % ELEMENTS < VECTOR)
 
-    # All reads of long streams come before the first write, which the compiler could not move them across. They bypass
-    # the L1 cache, which is left to the vectors that every row reads.
+    # All reads of long streams come before the first write, which the compiler could not move them across. What is read
+    # once bypasses the L1 cache, which is left to the vectors that every row reads.
     passes, branches = (), ()
     for p in tl.static_range(PASSES):
         column = p * SPAN + within
         mask = live & owned & (column < WIDTH)
         whole = full(p, ROWS, SPAN, LANES * ELEMENTS, WIDTH)
-        passes = passes + (_read(x_ptr + row * x_stride + column, mask, whole, ".cg"),)
+        passes = passes + (_read(x_ptr + row * x_stride + column, mask, whole, CACHE),)
         if BRANCH != "none":
             branches = branches + (_read(branch_ptr + row * branch_stride + column, mask, whole, ".cg"),)
     if BRANCH != "none":
@@ -106,11 +110,20 @@ def _row_kernel(
                 squares += passes[p].to(tl.float32) * passes[p].to(tl.float32)
             mean = tl.sum(squares, axis=1) / WIDTH
         else:
-            vectors = ()
-            for p in tl.static_range(PASSES):
-                vectors = vectors + (tl.reshape(passes[p].to(tl.float32), (ROWS * LANES, ELEMENTS)),)
-            threads = tl.reshape(_within(vectors, ROWS * LANES, RMS_NORM_REDUCTION, EXACT), (ROWS, LANES))
-            mean = _mean(_across(threads, ROWS, LANES, RMS_NORM_REDUCTION), WIDTH, RMS_NORM_REDUCTION)
+            if AGAIN:
+                if BRANCH == "none":
+                    again = x_ptr + row * x_stride
+                else:  # what is normalized is what was written, since it is rounded
+                    tl.debug_barrier()
+                    again = total_ptr + row * WIDTH
+                squares = _sum_from_memory(again + tl.full((ROWS, 1), 0, tl.int32), live, ROWS, RMS_NORM_REDUCTION)
+            else:
+                vectors = ()
+                for p in tl.static_range(PASSES):
+                    vectors = vectors + (tl.reshape(passes[p].to(tl.float32), (ROWS * LANES, ELEMENTS)),)
+                threads = tl.reshape(_within(vectors, ROWS * LANES, RMS_NORM_REDUCTION, EXACT), (ROWS, LANES))
+                squares = _across(threads, ROWS, LANES, RMS_NORM_REDUCTION)
+            mean = _mean(squares, WIDTH, RMS_NORM_REDUCTION)
         rstd = tl.rsqrt(mean + eps)[:, None]
 
     if HAS_NORM or HAS_MODULATION:
@@ -146,6 +159,6 @@ def _write(pointer, x, mask, WHOLE: tl.constexpr):
 
 
 @triton.constexpr_function
-def full(p: int, rows: int, span: int, block: int, width: int) -> bool:
-    """Whether pass p of the only row needs no mask."""
-    return rows == 1 and (p + 1) * span <= width and block == span
+def cut_otherwise(order: Order | str, threads: int, vector: int) -> bool:
+    """Whether the order gives its threads other elements than the layout does."""
+    return not isinstance(order, str) and (order.threads, order.vector) != (threads, vector)

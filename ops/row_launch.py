@@ -15,6 +15,7 @@ from numerics.presets.schema import Numerics
 
 MAX_ELEMENTS = 256  # that one thread of an order may own, since the kernel adds them one by one
 OPEN_THREADS, OPEN_VECTOR = 256, 8  # at most, where no order cuts the row
+FEW_PASSES, VECTOR_BYTES = 4, 16  # an order with more passes of shorter vectors does not lay out the row
 FULL_BLOCK = 2048  # elements that a program reads at once
 FEW_ROWS = 512  # a program each, so that all multiprocessors have some
 
@@ -48,9 +49,10 @@ class RowPlan:
             return f"x has {rows} rows, more than {MAX_ROWS}"
         has_norm, has_modulation = self.eps is not None, self.scale is not None
         order: Order | Literal["triton"] = order_of(numerics, width, rows) if has_norm else "triton"
-        threads, vector = _open_layout(width) if isinstance(order, str) else (order.threads, order.vector)
-        if -(-width // (threads * vector)) * vector > MAX_ELEMENTS:
+        if not isinstance(order, str) and order.passes * order.vector > MAX_ELEMENTS:
             return f"a row of {width} gives one thread of the reduction more than {MAX_ELEMENTS} elements"
+        rounded = self.branch is None or "residual" in numerics.rounding_points
+        threads, vector = _layout(order, width, x.element_size(), rounded=rounded)
         rows_per_program, num_warps = _geometry(
             width, rows, threads, vector, branched=self.branch is not None, modulated=has_modulation
         )
@@ -112,6 +114,13 @@ def _geometry(width: int, rows: int, threads: int, vector: int, *, branched: boo
     if block == FULL_BLOCK and modulated and not branched:
         return 1, 4
     return 1, max(1, min(8, block // 256))
+
+
+def _layout(order: Order | Literal["triton"], width: int, element_size: int, *, rounded: bool) -> tuple[int, int]:
+    """Threads and vector that cut a row into passes. rounded: what is normalized is in memory as it is."""
+    if isinstance(order, str) or (rounded and order.passes > FEW_PASSES and order.vector * element_size < VECTOR_BYTES):
+        return _open_layout(width)
+    return order.threads, order.vector
 
 
 def _open_layout(width: int) -> tuple[int, int]:
