@@ -1,40 +1,36 @@
 """The tiny models, built once; each test leaves them as it found them."""
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
-import torch
 
 from numerics.integrations.diffusers_processor import Processor
+from numerics.measure.model_cases import TINY, ModelCase
+from numerics.measure.model_inputs import Inputs
 from numerics.ops.telemetry import reset_dispatch_counts
-from tests.integrations.tiny import TINY, Inputs, Tiny, made
-
-BY_NAME = {tiny.name: tiny for tiny in TINY}
-_made = cache(made)
+from tests.integrations.tiny import inputs_of, shared
 
 
-@pytest.fixture(params=TINY, ids=str)
-def tiny(request: pytest.FixtureRequest) -> Tiny:
-    found: Tiny = request.param
+@pytest.fixture(params=TINY.values(), ids=str)
+def tiny(request: pytest.FixtureRequest) -> ModelCase:
+    found: ModelCase = request.param
     return found
 
 
 @pytest.fixture
-def model(tiny: Tiny) -> Iterator[Any]:
-    yield from _left_as_found(_made(tiny))
+def model(tiny: ModelCase) -> Iterator[Any]:
+    yield from _left_as_found(shared(tiny))
 
 
 @pytest.fixture
 def flux2() -> Iterator[Any]:
-    yield from _left_as_found(_made(BY_NAME["flux2"]))
+    yield from _left_as_found(shared(TINY["flux2"]))
 
 
 @pytest.fixture
 def flux2_inputs() -> Inputs:
-    torch.manual_seed(1)
-    return BY_NAME["flux2"].inputs(1)
+    return inputs_of(TINY["flux2"])
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,11 @@ from numerics.integrations import diffusers as integration
 from numerics.integrations import diffusers_models, diffusers_sources
 from numerics.integrations.diffusers import apply
 from numerics.integrations.supported import SUPPORTED
+from numerics.measure.model_cases import TINY, ModelCase
+from numerics.measure.model_cases import outputs as forward
+from numerics.measure.model_inputs import Inputs
 from numerics.presets.file import load
-from tests.integrations.conftest import BY_NAME
 from tests.integrations.test_bytes import same_bytes
-from tests.integrations.tiny import Inputs, Tiny, forward
 
 
 def parts(model: Any) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def parts(model: Any) -> dict[str, Any]:
     }
 
 
-def test_default_preset_is_the_one_of_the_models_entry(tiny: Tiny, model: Any) -> None:
+def test_default_preset_is_the_one_of_the_models_entry(tiny: ModelCase, model: Any) -> None:
     with apply(model) as applied:
         found = applied.resolutions[""]
         assert found.model == tiny.model
@@ -42,7 +43,7 @@ def test_default_preset_is_the_one_of_the_models_entry(tiny: Tiny, model: Any) -
         assert found.reference.provider.startswith("diffusers_")
 
 
-def test_restore_puts_the_very_same_parts_back(tiny: Tiny, model: Any) -> None:
+def test_restore_puts_the_very_same_parts_back(tiny: ModelCase, model: Any) -> None:
     before = parts(model)
     applied = apply(model)
     after = parts(model)
@@ -82,7 +83,7 @@ def test_what_has_no_fused_form_is_kept_and_named(flux2: Any) -> None:
 
 
 def test_the_refiner_of_hunyuan_video_is_kept() -> None:
-    with apply(BY_NAME["hunyuan_video_15"].build()) as applied:
+    with apply(TINY["hunyuan_video_15"].build()) as applied:
         assert list(applied.kept) == ["context_embedder.token_refiner.refiner_blocks.0.attn"]
 
 
@@ -154,7 +155,7 @@ def test_an_unknown_preset_or_model_is_refused_before_anything_is_replaced(flux2
     assert parts(flux2) == before
 
 
-def test_a_models_entry_of_the_users_file_holds(tiny: Tiny, model: Any, tmp_path: Path) -> None:
+def test_a_models_entry_of_the_users_file_holds(tiny: ModelCase, model: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(f'[models."{tiny.model}"]\nfused_qk_norm_rope = "flashinfer"\n')
     numerics.configure(file)

@@ -14,16 +14,13 @@ from torch import Tensor
 
 import numerics
 from numerics.integrations.diffusers import apply
+from numerics.measure.model_cases import JOINT, SINGLE, ModelCase
+from numerics.measure.model_cases import outputs as forward
 from numerics.ops.telemetry import dispatch_counts, reset_dispatch_counts
 from tests.integrations.gpu_chain import stock_as_on_a_gpu
-from tests.integrations.tiny import Inputs, Tiny, forward
+from tests.integrations.tiny import inputs_of
 
 ALIGNMENT = 64  # of what torch allocates on a CPU
-
-
-def inputs_of(tiny: Tiny, batch: int) -> Inputs:
-    torch.manual_seed(batch)
-    return tiny.inputs(batch)
 
 
 def same_bytes(a: list[Tensor], b: list[Tensor]) -> bool:
@@ -42,7 +39,7 @@ def calls() -> Counter[str]:
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_fused_processors_return_the_bytes_of_the_stock_ones_on_a_gpu(tiny: Tiny, model: Any, batch: int) -> None:
+def test_fused_processors_return_the_bytes_of_the_stock_ones_on_a_gpu(tiny: ModelCase, model: Any, batch: int) -> None:
     inputs = inputs_of(tiny, batch)
     stock = forward(model, inputs)
     assert same_bytes(forward(model, inputs), stock), "the stock model differs from itself: not measurable"
@@ -57,21 +54,21 @@ def test_fused_processors_return_the_bytes_of_the_stock_ones_on_a_gpu(tiny: Tiny
     assert same_bytes(forward(model, inputs), stock)
 
 
-def test_ops_are_called_as_often_as_there_are_blocks(tiny: Tiny, model: Any) -> None:
+def test_ops_are_called_as_often_as_there_are_blocks(tiny: ModelCase, model: Any) -> None:
     with apply(model):
         reset_dispatch_counts()
         forward(model, inputs_of(tiny, 1))
-    expected = {"fused_joint_qkv_norm_rope": tiny.joint_calls, "fused_qk_norm_rope": tiny.single_calls}
-    modulation = ("rms_norm_indexed_scale_shift", "indexed_gate_rms_norm_scale_shift", "indexed_gate")
-    assert calls() == Counter({**expected, **dict.fromkeys(modulation, tiny.blocks)})
+    expected = tiny.calls(model.config)
+    assert sum(expected.values()) >= 2
+    assert calls() == Counter(expected)
 
 
-def test_another_preset_changes_bytes(tiny: Tiny, model: Any) -> None:
+def test_another_preset_changes_bytes(tiny: ModelCase, model: Any) -> None:
     inputs = inputs_of(tiny, 1)
     with apply(model):
         exact = forward(model, inputs)
     # One rounding before the weight instead of two, or two instead of one.
-    other = "diffusers_native" if tiny.joint_calls and tiny.single_calls else "diffusers_aten"
+    other = "diffusers_native" if {JOINT, SINGLE} <= set(tiny.calls(model.config)) else "diffusers_aten"
     with apply(model, other) as applied:
         assert not same_bytes(forward(model, inputs), exact)
         assert applied.resolutions[""].preset == other
@@ -79,7 +76,7 @@ def test_another_preset_changes_bytes(tiny: Tiny, model: Any) -> None:
 
 
 def test_attention_reads_tensors_laid_out_as_the_stock_ones(
-    tiny: Tiny, model: Any, monkeypatch: pytest.MonkeyPatch
+    tiny: ModelCase, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def layouts() -> list[Any]:
         with attention_inputs(monkeypatch) as seen:

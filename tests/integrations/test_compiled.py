@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from numerics.integrations.diffusers import apply
+from numerics.measure.model_cases import TINY
+from numerics.measure.model_cases import outputs as forward
 from numerics.ops.telemetry import dispatch_counts
-from tests.integrations.conftest import BY_NAME
-from tests.integrations.test_bytes import inputs_of, same_bytes
-from tests.integrations.tiny import forward, made
+from tests.integrations.test_bytes import same_bytes
+from tests.integrations.tiny import inputs_of, made
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def _compiled_anew() -> Iterator[None]:
     [("flux2", {"num_layers": 1, "num_single_layers": 1}), ("qwen_image", {"num_layers": 1})],
 )
 def test_repeated_blocks_compile_whole_and_keep_every_byte(name: str, layers: dict[str, int]) -> None:
-    tiny = BY_NAME[name]
+    tiny = TINY[name]
     model = made(tiny, **layers)
     inputs = inputs_of(tiny, 1)
     with apply(model):
@@ -38,7 +39,7 @@ def test_repeated_blocks_compile_whole_and_keep_every_byte(name: str, layers: di
 
 
 def test_a_model_that_is_compiled_already_is_served() -> None:
-    tiny = BY_NAME["flux2"]
+    tiny = TINY["flux2"]
     model = made(tiny, num_layers=1, num_single_layers=1)
     compiled: Any = torch.compile(model, backend="eager")
     inputs = inputs_of(tiny, 1)

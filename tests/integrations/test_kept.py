@@ -18,11 +18,13 @@ import numerics
 from numerics.errors import NotFusedError, RequirementError
 from numerics.integrations.diffusers import apply
 from numerics.integrations.diffusers_processor import Processor
+from numerics.measure.model_cases import JOINT, SINGLE, TINY, ModelCase
+from numerics.measure.model_cases import outputs as forward
+from numerics.measure.model_inputs import Inputs
 from numerics.ops.telemetry import dispatch_counts
-from tests.integrations.conftest import BY_NAME
 from tests.integrations.gpu_chain import stock_as_on_a_gpu
 from tests.integrations.test_bytes import attention_inputs, same_bytes
-from tests.integrations.tiny import Inputs, Tiny, forward, made
+from tests.integrations.tiny import inputs_of, made
 
 PRESET = "diffusers_aten"
 
@@ -78,16 +80,15 @@ def test_autocast_keeps_the_stock_chain(flux2: Any, flux2_inputs: Inputs) -> Non
     assert kept() == {"autocast chooses the dtypes": 3}
 
 
-def test_below_min_tokens_the_model_keeps_its_own_chain(tiny: Tiny, model: Any, tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    inputs = tiny.inputs(1)
+def test_below_min_tokens_the_model_keeps_its_own_chain(tiny: ModelCase, model: Any, tmp_path: Path) -> None:
+    inputs = inputs_of(tiny)
     stock = forward(model, inputs)
     file = tmp_path / "mine.toml"
     file.write_text(f'[models."{tiny.model}"]\nfused_qk_norm_rope = {{ min_tokens = 100000 }}\n')
     numerics.configure(file)
     with apply(model):
         assert same_bytes(forward(model, inputs), stock)
-    assert kept() == {"below min_tokens 100000": tiny.joint_calls + tiny.single_calls}
+    assert kept() == {"below min_tokens 100000": sum(tiny.calls(model.config).get(op, 0) for op in (JOINT, SINGLE))}
 
 
 def test_tokens_of_both_streams_count_for_min_tokens(flux2: Any, flux2_inputs: Inputs, tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_strict_refuses_a_call_that_is_left_to_the_stock_processor(
 
 
 def test_a_dtype_that_the_preset_refuses_is_an_error(flux2_inputs: Inputs) -> None:
-    model = BY_NAME["flux2"].build()
+    model = TINY["flux2"].build().float()
     inputs = {name: value.float() for name, value in flux2_inputs.items()}
     with apply(model), pytest.raises(RequirementError, match="requires dtype bfloat16 or float16, got float32"):
         forward(model, inputs)
@@ -118,10 +119,9 @@ def test_a_dtype_that_the_preset_refuses_is_an_error(flux2_inputs: Inputs) -> No
 
 def test_a_processor_made_without_apply_is_a_stock_one(flux2_inputs: Inputs) -> None:
     # Loading an IP adapter makes those of single-stream blocks so.
-    tiny = BY_NAME["flux"]
+    tiny = TINY["flux"]
     model = made(tiny)
-    torch.manual_seed(1)
-    inputs = tiny.inputs(1)
+    inputs = inputs_of(tiny)
     stock = forward(model, inputs)
     applied = apply(model)
     for block in model.single_transformer_blocks:
@@ -159,10 +159,9 @@ def test_context_parallelism_reaches_attention(flux2: Any) -> None:
 
 @pytest.mark.parametrize("name", ["flux", "flux2", "ovis_image"])
 def test_fused_projections_are_used(name: str) -> None:
-    tiny = BY_NAME[name]
+    tiny = TINY[name]
     model = made(tiny)
-    torch.manual_seed(1)
-    inputs = tiny.inputs(2)
+    inputs = inputs_of(tiny, 2)
     with apply(model):
         for attention in [each for each in model.modules() if hasattr(each, "fuse_projections")]:
             attention.fuse_projections()
@@ -188,9 +187,8 @@ def test_what_stands_in_for_a_projection_is_called(flux2: Any, flux2_inputs: Inp
             assert same_bytes(ours, forward(flux2, flux2_inputs))
 
 
-def test_the_callers_kwargs_are_never_written_to(tiny: Tiny, model: Any) -> None:
-    torch.manual_seed(1)
-    inputs = tiny.inputs(1)
+def test_the_callers_kwargs_are_never_written_to(tiny: ModelCase, model: Any) -> None:
+    inputs = inputs_of(tiny)
     name = "joint_attention_kwargs" if "flux" in tiny.name or tiny.name == "z_image" else "attention_kwargs"
     if tiny.name == "ovis_image":  # takes none
         kwargs: dict[str, Any] = {}
@@ -207,7 +205,7 @@ def test_the_callers_kwargs_are_never_written_to(tiny: Tiny, model: Any) -> None
 
 def test_gradient_checkpointing_changes_no_byte_of_output_or_gradient(flux2_inputs: Inputs) -> None:
     def trained(checkpointing: bool) -> list[Tensor]:
-        model = made(BY_NAME["flux2"]).train()
+        model = made(TINY["flux2"]).train()
         if checkpointing:
             model.enable_gradient_checkpointing()
         with apply(model):
@@ -223,9 +221,8 @@ def test_gradient_checkpointing_changes_no_byte_of_output_or_gradient(flux2_inpu
 
 @pytest.mark.parametrize("cache_first", [True, False])
 def test_a_block_cache_works_in_either_order_of_installation(cache_first: bool) -> None:
-    tiny = BY_NAME["flux"]
-    torch.manual_seed(1)
-    inputs = tiny.inputs(1)
+    tiny = TINY["flux"]
+    inputs = inputs_of(tiny)
 
     def loop(install: Callable[[Any], None]) -> list[Tensor]:
         model = made(tiny)
@@ -264,7 +261,7 @@ def test_28_steps_of_a_flow_matching_loop_keep_every_byte(flux2_inputs: Inputs) 
             steps.append(x)
         return steps
 
-    model = made(BY_NAME["flux2"], num_layers=1, num_single_layers=1)
+    model = made(TINY["flux2"], num_layers=1, num_single_layers=1)
     with apply(model):
         ours = latents(model)
     with stock_as_on_a_gpu(model, PRESET):
@@ -273,7 +270,7 @@ def test_28_steps_of_a_flow_matching_loop_keep_every_byte(flux2_inputs: Inputs) 
 
 
 def test_a_model_on_the_meta_device_gives_shapes(flux2_inputs: Inputs) -> None:
-    model = made(BY_NAME["flux2"]).to("meta")
+    model = made(TINY["flux2"]).to("meta")
     inputs = {name: value.to("meta") for name, value in flux2_inputs.items()}
     with apply(model):
         (out,) = forward(model, inputs)

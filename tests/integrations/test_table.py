@@ -12,8 +12,10 @@ import numerics
 from numerics.integrations import diffusers_table
 from numerics.integrations.diffusers import apply
 from numerics.integrations.diffusers_table import Tables, of_complex_streams, of_pairs
-from tests.integrations.test_bytes import inputs_of, same_bytes
-from tests.integrations.tiny import Tiny, forward
+from numerics.measure.model_cases import ModelCase
+from numerics.measure.model_cases import outputs as forward
+from tests.integrations.test_bytes import same_bytes
+from tests.integrations.tiny import inputs_of
 
 RESOLUTION = numerics.resolve("fused_qk_norm_rope", "diffusers:flux2")
 
@@ -29,7 +31,7 @@ def like() -> Tensor:
 
 
 def test_each_forward_packs_one_table_for_all_its_blocks(
-    tiny: Tiny, model: Any, monkeypatch: pytest.MonkeyPatch
+    tiny: ModelCase, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true, packed = diffusers_table._packed, []
 
@@ -79,7 +81,7 @@ def test_inference_tensors_are_packed_each_time(like: Tensor) -> None:
         assert tables.pack(of_pairs, sources, like, RESOLUTION) is not first
 
 
-def test_inference_mode_and_no_grad_give_the_same_bytes_and_leave_nothing_behind(tiny: Tiny, model: Any) -> None:
+def test_inference_mode_and_no_grad_give_the_same_bytes_and_leave_nothing_behind(tiny: ModelCase, model: Any) -> None:
     inputs = inputs_of(tiny, 1)
     with apply(model):
         expected = forward(model, inputs)
