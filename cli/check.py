@@ -30,14 +30,12 @@ def checked(files: list[Path], fingerprint: Path | None, capability: str | None)
     """
     if capability is not None:
         capability_checked(capability)
-    for path in files:
-        _open(path)
+    _open(files)
     environs = environment_problems()
     return {
         "files": {str(path): _file_problems(path) for path in files},
         "environment": environs,
-        # With a variable misspelt nothing resolves, and each setting would repeat it.
-        "settings": None if files or fingerprint or environs else settings_problems(),
+        "settings": None if files or fingerprint else settings_problems(environs),
         "drift": None if fingerprint is None else _drift_values(fingerprint, capability),
     }
 
@@ -61,12 +59,15 @@ def environment_problems() -> list[str]:
     return found
 
 
-def settings_problems() -> list[str]:
-    """Why settings in force are refused: by a file, a variable, or this machine."""
+def settings_problems(environs: list[str]) -> list[str] | None:
+    """Why settings in force are refused: by a file, or this machine. None if the environment alone refuses them."""
     try:
-        _, refused = resolved(selected(None, None), None)
+        entries = selected(None, None)
     except ConfigurationError as error:  # the user's file itself
-        refused = [error]
+        return str(error).splitlines()
+    if environs:  # with a variable misspelt nothing resolves, and each setting would repeat it
+        return None
+    _, refused = resolved(entries, None)
     return list(dict.fromkeys(line for error in refused for line in str(error).splitlines()))
 
 
@@ -95,11 +96,15 @@ def _drift_values(path: Path, capability: str | None) -> dict[str, Any]:
     return {"saved": str(path), "differences": drift(path, capability)}
 
 
-def _open(path: Path) -> None:
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+def _open(paths: list[Path]) -> None:
+    refused = []
+    for path in paths:
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            refused.append(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}")
+    if refused:
+        raise ConfigurationError("\n".join(refused))
 
 
 def _file_problems(path: Path) -> list[str]:

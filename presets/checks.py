@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -36,11 +36,19 @@ class ResolvedPreset:
         )
 
 
+class Unread(NamedTuple):
+    """Names that a file declares in tables that are not legal. What names them is not wrong for that."""
+
+    reductions: frozenset[str]
+    presets: frozenset[str]
+
+
 def flatten(
     file: PresetFile,
     origin: Origin,
     reductions_below: Mapping[str, DeclaredReduction],
     presets_below: Mapping[str, ResolvedPreset],
+    unread: Unread,
 ) -> tuple[dict[str, DeclaredReduction], dict[str, ResolvedPreset], list[Problem]]:
     """The reductions and presets of this file on top of those below, and what is wrong with them."""
     problems = [
@@ -50,22 +58,26 @@ def flatten(
     reductions = {**file.reductions, **reductions_below}
     presets = dict(presets_below)
     for name in file.presets:
-        problems += _flatten_preset(name, file.presets, presets, origin)
+        problems += _flatten_preset(name, file.presets, presets, origin, unread)
     for name, preset in file.presets.items():
         if name not in presets_below and name in presets:
-            problems += _check_preset(preset, presets[name], reductions)
+            problems += _check_preset(preset, presets[name], reductions, unread)
     return reductions, presets, problems
 
 
 def check_settings(
-    file: PresetFile, reductions: Mapping[str, DeclaredReduction], presets: Mapping[str, ResolvedPreset]
+    file: PresetFile,
+    reductions: Mapping[str, DeclaredReduction],
+    presets: Mapping[str, ResolvedPreset],
+    unread: Unread,
 ) -> list[Problem]:
     """What is wrong with the presets and reductions that settings of ops and models name."""
     problems: list[Problem] = []
+    known = {*presets, *file.presets, *unread.presets}  # what is wrong with a preset is said once, about itself
     for key, choice in _choices(file):
-        if choice.preset is not None and choice.preset not in presets:
-            problems.append(_no_such((*key, "preset"), "preset", choice.preset, presets))
-        problems += _check_reduction(key, choice.rms_norm_reduction, reductions)
+        if choice.preset is not None and choice.preset not in known:
+            problems.append(_no_such((*key, "preset"), "preset", choice.preset, known))
+        problems += _check_reduction(key, choice.rms_norm_reduction, reductions, unread)
     return problems
 
 
@@ -118,10 +130,13 @@ def _no_such(key: Key, kind: str, name: str, known: Iterable[str]) -> Problem:
     return Problem(key, f"got {name!r}; no such {kind}{nearest(name, known)}")
 
 
-def _check_reduction(key: Key, name: str | None, reductions: Mapping[str, DeclaredReduction]) -> list[Problem]:
-    if name is None or name == OPEN_REDUCTION or name in reductions:
+def _check_reduction(
+    key: Key, name: str | None, reductions: Mapping[str, DeclaredReduction], unread: Unread
+) -> list[Problem]:
+    known = {*reductions, *unread.reductions, OPEN_REDUCTION}
+    if name is None or name in known:
         return []
-    return [_no_such((*key, "rms_norm_reduction"), "reduction", name, [*reductions, OPEN_REDUCTION])]
+    return [_no_such((*key, "rms_norm_reduction"), "reduction", name, known)]
 
 
 # --- Presets ----------------------------------------------------------------------------------------------------------
@@ -132,6 +147,7 @@ def _flatten_preset(
     declared: Mapping[str, Preset],
     presets: dict[str, ResolvedPreset],
     origin: Origin,
+    unread: Unread,
     above: tuple[str, ...] = (),  # the presets that extend this one
 ) -> list[Problem]:
     """Adds the preset, and those that it extends, to `presets`."""
@@ -145,9 +161,11 @@ def _flatten_preset(
     if preset.extends in chain:
         circle = " extends ".join(map(repr, (*chain[chain.index(preset.extends) :], preset.extends)))
         return [Problem((*key, "extends"), f"goes in a circle: {circle}")]
+    if preset.extends in unread.presets:
+        return []
     if preset.extends not in declared and preset.extends not in presets:
         return [_no_such((*key, "extends"), "preset", preset.extends, {*presets, *declared})]
-    problems = _flatten_preset(preset.extends, declared, presets, origin, chain)
+    problems = _flatten_preset(preset.extends, declared, presets, origin, unread, chain)
     if base := presets.get(preset.extends):
         problems += _add(preset, name, base, presets, origin)
     return problems
@@ -175,10 +193,10 @@ def _add(
 
 
 def _check_preset(
-    preset: Preset, resolved: ResolvedPreset, reductions: Mapping[str, DeclaredReduction]
+    preset: Preset, resolved: ResolvedPreset, reductions: Mapping[str, DeclaredReduction], unread: Unread
 ) -> list[Problem]:
     key = ("presets", resolved.name)
-    if problems := _check_reduction(key, preset.rms_norm_reduction, reductions):
+    if problems := _check_reduction(key, preset.rms_norm_reduction, reductions, unread):
         return problems
     name = resolved.knobs["rms_norm_reduction"]
     if resolved.reference is not None:

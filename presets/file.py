@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,8 +13,8 @@ import tomli
 from pydantic import ValidationError
 
 from numerics.errors import ConfigurationError, nearest
-from numerics.presets.checks import Origin, ResolvedPreset, check_classes, check_settings, flatten
-from numerics.presets.problems import explain, report
+from numerics.presets.checks import Origin, ResolvedPreset, Unread, check_classes, check_settings, flatten
+from numerics.presets.problems import Problem, explain, report
 from numerics.presets.schema import DeclaredReduction, PresetFile
 
 # The repository root in a checkout, the package folder in a wheel, where package-data puts the file.
@@ -123,9 +123,12 @@ def _checked(
     *below: PresetFile,
 ) -> tuple[PresetFile, Mapping[str, DeclaredReduction], Mapping[str, ResolvedPreset]]:
     text = _read(path)
-    file = _parse(text, path)
-    reductions, presets, problems = flatten(file, origin, reductions_below, presets_below)
-    if problems := [*problems, *check_settings(file, reductions, presets), *check_classes(file, below)]:
+    declared = _parse(text, path)
+    file, problems = _validated(declared)
+    unread = Unread(*(frozenset(_names(declared, kind)) - {*getattr(file, kind)} for kind in Unread._fields))
+    reductions, presets, wrong = flatten(file, origin, reductions_below, presets_below, unread)
+    wrong += [*check_settings(file, reductions, presets, unread), *check_classes(file, below)]
+    if problems := problems + wrong:
         raise ConfigurationError(report(problems, str(path), text))
     return file, MappingProxyType(reductions), MappingProxyType(presets)
 
@@ -146,15 +149,33 @@ def _unreadable(path: Path, error: Exception) -> ConfigurationError:
     return ConfigurationError(f"{str(path)!r} cannot be read as a presets file: {reason or error}")
 
 
-def _parse(text: str, path: Path) -> PresetFile:
+def _parse(text: str, path: Path) -> dict[str, Any]:
     try:
-        declared = tomli.loads(text)
+        return tomli.loads(text)
     except (ValueError, RecursionError) as error:  # not TOML, a number of thousands of digits, or nested without end
         raise ConfigurationError(f"{path}:{_syntax(str(error), text)}") from None
-    try:
-        return PresetFile.model_validate(declared)
-    except ValidationError as error:
-        raise ConfigurationError(report(explain(error, declared), str(path), text)) from None
+
+
+def _validated(declared: dict[str, Any]) -> tuple[PresetFile, list[Problem]]:
+    """The tables that are legal each by itself, whose names can still be checked; and what is wrong with the others."""
+    problems: list[Problem] = []
+    while True:
+        try:
+            return PresetFile.model_validate(declared), problems
+        except ValidationError as error:
+            found = explain(error, declared)
+        problems += found
+        for kind, *table in {key[:2] for key, _ in found}:
+            tables = declared.get(str(kind))
+            if table and isinstance(tables, dict):
+                declared = {**declared, str(kind): {name: each for name, each in tables.items() if name != table[0]}}
+            else:
+                declared = {name: each for name, each in declared.items() if name != kind}
+
+
+def _names(declared: dict[str, Any], kind: str) -> Iterable[str]:
+    tables = declared.get(kind)
+    return tables if isinstance(tables, dict) else ()
 
 
 def _syntax(words: str, text: str) -> str:

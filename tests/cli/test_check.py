@@ -14,6 +14,22 @@ Write = Callable[..., Path]
 QK = "VLLM_OMNI_FUSED_QK_NORM_ROPE_NUMERICS"
 FINE = '[presets.mine]\nsummary = "mine"\nextends = "vllm_cuda"\n'
 TWO_PROBLEMS = '[presets.mine]\nsummary = "mine"\nextends = "vlm_cuda"\n\n[ops.fused_rms_norm]\npreset = "fats"\n'
+# Tables that are not legal by themselves, one of them named by another, and legal ones that name what is not there.
+BOTH_KINDS = """[presets.broken]
+summary = "x"
+enable_fp_fuson = true
+extends = "vllm_cuda"
+[presets.mine]
+summary = "x"
+rms_norm_reduction = "triton"
+extends = "vlm_cuda"
+[models.flux2]
+fused_qk_norm_rope = "broken"
+fused_rms_norm = { preset = "fast", min_tokens = -1 }
+[models.flux]
+fused_qk_norm_rope = "mine"
+fused_rms_norm = "fats"
+"""
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------
@@ -52,6 +68,21 @@ def test_a_path_that_cannot_be_read_exits_2(numerics: Command, tmp_path: Path, w
     found = numerics("check", write(TWO_PROBLEMS), tmp_path / name)
     assert (found.code, found.out) == (2, "")
     assert f"{tmp_path / name}: cannot be read: " in found.err
+
+
+def test_every_path_that_cannot_be_read_is_listed(numerics: Command, tmp_path: Path) -> None:
+    found = numerics("check", tmp_path / "a.toml", tmp_path / "b.toml")
+    assert [line.split(": ")[-1] for line in found.err.splitlines()] == ["no such file or directory"] * 2
+
+
+def test_problems_within_tables_and_of_names_between_them_are_listed_at_once(numerics: Command, write: Write) -> None:
+    path = write(BOTH_KINDS)
+    found = numerics("check", path, "--json").json["files"][str(path)]
+    assert [problem.split(": ")[0] for problem in found] == [f"{path}:{line}" for line in (3, 8, 11, 14)]
+    assert "no such key; nearest: enable_fp_fusion" in found[0]
+    assert "no such preset; nearest: vllm_cuda" in found[1]
+    assert "legal: a number of tokens" in found[2]
+    assert "no such preset; nearest: fast" in found[3]
 
 
 # --- Environment and settings in force --------------------------------------------------------------------------------
@@ -103,6 +134,13 @@ def test_a_condition_that_does_not_hold_here_is_a_problem(numerics: Command, mon
 def test_the_file_that_the_variable_names_is_checked(numerics: Command, write: Write) -> None:
     found = numerics("check", "--json", NUMERICS_CONFIG=str(write(TWO_PROBLEMS)))
     assert (found.code, len(found.json["settings"])) == (1, 2)
+
+
+def test_problems_of_the_environment_and_of_the_file_that_it_names_are_all_listed(
+    numerics: Command, write: Write
+) -> None:
+    found = numerics("check", "--json", NUMERICS_CONFIG=str(write(TWO_PROBLEMS)), NUMERICS_STRICT="yes")
+    assert (found.code, len(found.json["environment"]), len(found.json["settings"])) == (1, 1, 2)
 
 
 def test_the_file_in_force_is_named(numerics: Command, write: Write) -> None:
