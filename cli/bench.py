@@ -6,13 +6,27 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from numerics.cli.options import Config, Json, completing, ops, presets
+from numerics.cli.options import (
+    Config,
+    Json,
+    Ops,
+    Out,
+    Plot,
+    Saved,
+    Seed,
+    VllmLibrary,
+    check_known,
+    check_saved,
+    presets,
+    several,
+    use_file,
+)
 from numerics.cli.render import DIFFERENT, NOTHING_VERIFIED, print_json, print_page, with_progress
-from numerics.errors import ConfigurationError, nearest
+from numerics.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from numerics.measure.cases import Case
@@ -36,27 +50,13 @@ def _peers() -> Iterable[str]:
 
 
 def bench(
-    result: Annotated[
-        Path | None, typer.Argument(metavar="RESULT", help="A saved result, to look at instead of measuring.")
-    ] = None,
-    op: Annotated[
-        list[str] | None, typer.Option(metavar="OP", help="A family, or one op.", autocompletion=completing(ops))
-    ] = None,
-    case: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Such as '16384x*', 'rms_norm/*'.", autocompletion=completing(_cases)),
-    ] = None,
-    preset: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PRESET", help="In place of a case's own.", autocompletion=completing(presets)),
-    ] = None,
+    result: Saved = None,
+    op: Ops = None,
+    case: Annotated[list[str] | None, several("GLOB", "Such as '16384x*', 'rms_norm/*'.", _cases)] = None,
+    preset: Annotated[list[str] | None, several("PRESET", "In place of a case's own.", presets)] = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PEER",
-            help="vllm, vllm_omni, torch, inductor, inductor_autotuned.",
-            autocompletion=completing(_peers),
-        ),
+        several("PEER", "vllm, vllm_omni, torch, inductor, inductor_autotuned, quack, flashinfer.", _peers),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, metavar="N", help=f"Two samples of each arm a round; {ROUNDS} without it.")
@@ -65,7 +65,7 @@ def bench(
         bool, typer.Option("--quick", help="A case or two an op, two presets, few rounds, no Inductor.")
     ] = False,
     list_cases: Annotated[bool, typer.Option("--list", help="Say what would be measured, and stop.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the result, after each case.")] = None,
+    out: Out = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An earlier result: is anything slower now?")
     ] = None,
@@ -73,19 +73,15 @@ def bench(
         float | None,
         typer.Option(min=0, metavar="SHARE", help=f"How much slower does not count; {TOLERANCE} without it."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw it: .svg, .png or .pdf; needs the extra plot.")
-    ] = None,
-    vllm_library: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="vLLM's compiled ops, if it is not installed.")
-    ] = None,
+    plot: Plot = None,
+    vllm_library: VllmLibrary = None,
     vllm_rotary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Its vllm_flash_attn/ops/triton/rotary.py.")
     ] = None,
     vllm_omni: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The folder with vllm-omni's fused kernels.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the inputs.")] = 0,
+    seed: Seed = 0,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -95,10 +91,7 @@ def bench(
     compared before and after timing: exit 1 if those of an exact preset differ, if an arm fails, or if --compare finds
     a case slower; 5 if there was nothing to measure or to compare. --json prints the records, or the comparison.
     """
-    if config is not None:
-        from numerics.context import configure
-
-        configure(config)
+    use_file(config)
     from numerics.measure import plot as drawing
     from numerics.measure import result as saved
     from numerics.measure.cases import PEERS, chosen
@@ -111,10 +104,13 @@ def bench(
     if result is not None:
         measuring = {"--op": op, "--case": case, "--preset": preset, "--peer": peer, "--rounds": rounds, "--out": out}
         measuring |= {"--quick": quick, "--list": list_cases, "--seed": seed}
-        _refuse(measuring | {"--vllm-library": vllm_library, "--vllm-rotary": vllm_rotary, "--vllm-omni": vllm_omni})
+        check_saved(
+            measuring | {"--vllm-library": vllm_library, "--vllm-rotary": vllm_rotary, "--vllm-omni": vllm_omni}
+        )
         records = saved.read(result)
     else:
-        _check_names(preset or (), peer or ())
+        check_known("preset", preset, presets())
+        check_known("peer", peer, _peers())
         cases = chosen(op or (), case or (), preset or (), quick=quick)
         if list_cases:
             _print_list(cases, as_json)
@@ -134,22 +130,6 @@ def bench(
         code = DIFFERENT
     if code:
         raise typer.Exit(code)
-
-
-def _refuse(options: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError for options that say what to measure, where nothing is measured."""
-    if given := [name for name, value in options.items() if value]:
-        raise ConfigurationError(f"{', '.join(given)}: of no use with a saved RESULT, which is not measured again")
-
-
-def _check_names(presets: Sequence[str], peers: Sequence[str]) -> None:
-    from numerics.context import configuration
-
-    known = {"preset": list(configuration().catalog.presets), "peer": list(_peers())}
-    for kind, names in (("preset", presets), ("peer", peers)):
-        for name in names:
-            if name not in known[kind]:
-                raise ConfigurationError(f"{kind} {name!r}: no such {kind}{nearest(name, known[kind])}")
 
 
 # --- Measuring --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from numerics.cli import words
 from numerics.cli.render import grid, heading
 from numerics.errors import ConfigurationError
+from numerics.measure.result import records
 from numerics.presets.vocabulary import KNOBS
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ Setting = dict[str, Any]
 Difference = dict[str, Any]  # op, model, on (the capability of a `when` row), what, a, b
 Place = tuple[str, str | None, str | None]  # op, model, on
 
+COMMAND: Final = "numerics show --json"
 # What is compared beside the knobs, in this order. Sources are not: who set a value does not change it.
 FIELDS: Final = ("capability", "preset", "modified", "min_tokens", "reference")
 NEEDED: Final = ("op", "model", "capability", "preset", "numerics", "min_tokens", "fingerprint")
@@ -26,20 +27,13 @@ NEEDED: Final = ("op", "model", "capability", "preset", "numerics", "min_tokens"
 
 def read(path: Path) -> list[Setting]:
     """The settings in a saved file. Raises ConfigurationError if it is not one."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except ValueError as error:  # text that is not UTF-8 is one, too
-        raise ConfigurationError(f"{path}: not JSON: {error}; write it with: numerics show --json") from None
-    if not isinstance(found, list):
-        raise ConfigurationError(f"{path}: got {type(found).__name__}, not the list that numerics show --json prints")
+    found = records(path, COMMAND, NEEDED, how="")
     for index, setting in enumerate(found):
         for each in (setting, *_when(setting)):
             if missing := [key for key in NEEDED if not isinstance(each, dict) or key not in each]:
-                raise ConfigurationError(f"{path}: entry {index}: not from numerics show --json: no {missing[0]!r}")
+                raise ConfigurationError(f"{path}: record {index}: not from {COMMAND}: no {missing[0]!r}")
             if not isinstance(each["numerics"], dict):
-                raise ConfigurationError(f"{path}: entry {index}: numerics: got {each['numerics']!r}, not a table")
+                raise ConfigurationError(f"{path}: record {index}: numerics: got {each['numerics']!r}, not a table")
     return found
 
 

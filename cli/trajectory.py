@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from numerics.cli.options import Config, Json, completing, ops, presets
+from numerics.cli.options import (
+    Config,
+    Json,
+    Out,
+    Plot,
+    VllmLibrary,
+    check_known,
+    device_of,
+    ops,
+    presets,
+    several,
+    use_file,
+)
 from numerics.cli.render import DIFFERENT, heading, indented, print_json, print_page, table, with_progress
-from numerics.errors import ConfigurationError, nearest
+from numerics.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import torch
     from rich.console import RenderableType
 
     from numerics.measure.trajectory import Record
@@ -28,19 +37,11 @@ SMALL: Final = "--steps 2 --layers 2 --tokens 36 --width 256"
 def trajectory(
     preset: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PRESET",
-            help="May be repeated; vllm_cuda, bf16_affine and fast without it.",
-            autocompletion=completing(presets),
-        ),
+        several("PRESET", "May be repeated; vllm_cuda, bf16_affine and fast without it.", presets),
     ] = None,
     op: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="OP",
-            help="A family or op that differs as well; without it only modulation does.",
-            autocompletion=completing(ops),
-        ),
+        several("OP", "A family or op that differs as well; without it only modulation does.", ops),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, metavar="N", help="Of the flow-matching schedule.")] = 50,
     layers: Annotated[int, typer.Option(min=1, metavar="N", help="DiT blocks.")] = 50,
@@ -48,13 +49,9 @@ def trajectory(
     width: Annotated[int, typer.Option(min=1, metavar="N", help="Elements of a row.")] = 5376,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of weights and start latent.")] = 0,
     device: Annotated[str, typer.Option(metavar="DEVICE", help=f"cuda or cpu; on a CPU: {SMALL}.")] = "cuda",
-    vllm_library: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="vLLM's compiled ops, if it is not installed.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the records as JSON.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw it: .svg, .png or .pdf; needs the extra plot.")
-    ] = None,
+    vllm_library: VllmLibrary = None,
+    out: Out = None,
+    plot: Plot = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -64,11 +61,8 @@ def trajectory(
     compared with that of vLLM's norm and PyTorch's affine, or of an eager norm where vLLM's ops are not there.
     Exit 1 if a preset that claims that chain differs from it, or the chain from itself.
     """
-    if config is not None:
-        from numerics.context import configure
-
-        configure(config)
-    names = _presets(preset)
+    use_file(config)
+    names = check_known("preset", preset, presets())
     try:
         from numerics.measure import plot as drawing
         from numerics.measure import result
@@ -80,7 +74,7 @@ def trajectory(
     if plot is not None:
         drawing.check(plot)
     plan = Plan(Geometry(layers, tokens, width), steps, names or PRESETS, _families(op), seed)
-    where = _device(device)
+    where = device_of(device, f"; on a CPU: --device cpu {SMALL}")
     if out is not None:
         result.write(out, [])  # where that fails, it fails before the work
     run = Trajectory(plan, where, vllm_library)
@@ -100,39 +94,11 @@ def trajectory(
         raise typer.Exit(DIFFERENT)
 
 
-def _presets(names: Sequence[str] | None) -> tuple[str, ...]:
-    from numerics.context import configuration
-
-    known = list(configuration().catalog.presets)
-    for name in names or ():
-        if name not in known:
-            raise ConfigurationError(f"preset {name!r}: no such preset{nearest(name, known)}")
-    return tuple(dict.fromkeys(names or ()))
-
-
 def _families(names: Sequence[str] | None) -> tuple[Family, ...]:
     """Modulation, and those of the ops that were named."""
     from numerics.layers import family_of
 
     return tuple(dict.fromkeys(("fused_modulation", *map(family_of, names or ()))))
-
-
-def _device(name: str) -> torch.device:
-    import torch
-
-    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
-        raise ConfigurationError(f"--device {name}: no such device; legal: cuda, cuda:N, cpu")
-    device = torch.device(name)
-    if name == "cpu":
-        return device
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not count:
-        raise ConfigurationError(f"--device {name}: no CUDA device; on a CPU: --device cpu {SMALL}")
-    index = device.index if ":" in name else torch.cuda.current_device()
-    if index >= count:
-        raise ConfigurationError(f"--device {name}: there are {count} CUDA devices")
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
 
 
 # --- As a page --------------------------------------------------------------------------------------------------------

@@ -84,12 +84,15 @@ class Rows:
         return ROW_PASSES[self.op] * self.rows * self.width
 
 
+Geometry = Heads | Streams | Rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One line of the results for each preset."""
 
     op: str
-    geometry: Heads | Streams | Rows
+    geometry: Geometry
     presets: tuple[str, ...]  # none where the settings in force are what is measured
     exact: str  # the preset whose bytes the others are compared with
     clock: Literal["graph", "host"] = "graph"  # GPU time in a CUDA graph, or the time that a call takes the host
@@ -133,7 +136,7 @@ FEW_TOKENS: Final = (1, 8, 32, 255, 256, 512, 1024)
 WIDTH: Final = 5376  # of MiniMax-H3
 
 
-def _case(op: str, geometry: Heads | Streams | Rows, *more: str, headline: bool = False) -> Case:
+def _case(op: str, geometry: Geometry, *more: str, headline: bool = False) -> Case:
     exact = EXACT.get(op, "vllm_cuda")
     return Case(op=op, geometry=geometry, presets=(OPEN, exact, *more), exact=exact, headline=headline)
 

@@ -105,26 +105,27 @@ def _beside(path: Path) -> Iterator[Path]:
 
 def read(path: Path) -> list[Record]:
     """A result that `write` wrote. Raises ConfigurationError if it is not one."""
-    found = records(path, "numerics bench")
-    for index, each in enumerate(found):
-        if missing := [name for name in NEEDED if name not in each]:
-            raise ConfigurationError(f"{path}: record {index}: not from numerics bench: no {missing[0]!r}")
-    return found
+    return records(path, "numerics bench", NEEDED)
 
 
-def records(path: Path, command: str) -> list[Record]:
-    """What a command wrote with --out. Raises ConfigurationError where it is no list of records."""
+def records(path: Path, command: str, needed: Sequence[str] = (), how: str = " --out FILE") -> list[Record]:
+    """What a command wrote. Raises ConfigurationError where it is no list of records that have what is needed.
+
+    how: the options with which the command writes it.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     except ValueError as error:  # text that is not UTF-8 is one, too
-        raise ConfigurationError(f"{path}: not JSON: {error}; write it with: {command} --out FILE") from None
+        raise ConfigurationError(f"{path}: not JSON: {error}; write it with: {command}{how}") from None
     if not isinstance(found, list):
         raise ConfigurationError(f"{path}: got {type(found).__name__}, not the list that {command} writes")
     for index, each in enumerate(found):
         if not isinstance(each, dict):
             raise ConfigurationError(f"{path}: record {index}: not from {command}: got {each!r}, not a table")
+        if missing := [name for name in needed if name not in each]:
+            raise ConfigurationError(f"{path}: record {index}: not from {command}: no {missing[0]!r}")
     return found
 
 

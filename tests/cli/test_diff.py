@@ -182,9 +182,9 @@ def test_a_preset_and_a_file_are_not_compared(numerics: Command, saved: Callable
     ("text", "message"),
     [
         ("{", "not JSON"),
-        ("{}", "got dict, not the list that numerics show --json prints"),
-        ("[1]", "entry 0: not from numerics show --json: no 'op'"),
-        ('[{"op": "fused_rms_norm"}]', "entry 0: not from numerics show --json: no 'model'"),
+        ("{}", "got dict, not the list that numerics show --json writes"),
+        ("[1]", "record 0: not from numerics show --json: got 1, not a table"),
+        ('[{"op": "fused_rms_norm"}]', "record 0: not from numerics show --json: no 'model'"),
     ],
 )
 def test_a_file_that_show_did_not_write_exits_2(numerics: Command, write: Write, text: str, message: str) -> None:
@@ -198,7 +198,7 @@ def test_a_file_that_show_did_not_write_exits_2(numerics: Command, write: Write,
 def test_knobs_that_are_no_table_are_refused(numerics: Command, saved: Callable[..., Path], write: Write) -> None:
     (setting,) = json.loads(saved("a.json", "--model", "flux2", "--op", "rms_norm").read_text())
     path = write(json.dumps([{**setting, "numerics": 1}]), "b.json")
-    assert "entry 0: numerics: got 1, not a table" in numerics("diff", path, path).err
+    assert "record 0: numerics: got 1, not a table" in numerics("diff", path, path).err
 
 
 def test_a_folder_is_no_saved_file(numerics: Command, tmp_path: Path) -> None:
