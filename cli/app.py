@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from numerics.cli.bench import bench
+from numerics.cli.bisect import bisect
 from numerics.cli.identify import identify
 from numerics.cli.models import list_models
 from numerics.cli.options import Capability, Config, Json, Op, completing, kinds, model_names, orders, presets
@@ -25,6 +26,7 @@ from numerics.cli.render import (
     write,
 )
 from numerics.cli.report import report
+from numerics.cli.precision import precision
 from numerics.cli.trajectory import trajectory
 from numerics.errors import ConfigurationError, NumericsError
 
@@ -294,7 +296,9 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
 
 
 app.command()(bench)
+app.command()(bisect)
 app.command()(identify)
+app.command()(precision)
 app.command(name="models")(list_models)
 app.command()(report)
 app.command()(trajectory)

@@ -102,7 +102,7 @@ def with_progress(items: Sequence[Item], name: Callable[[Item], str]) -> Iterato
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr if that is a terminal; it is gone afterwards. It is given what is done, how many are, of how many."""
+    """A bar on stderr if that is a terminal, gone afterwards. It is given what is done, and how many of how many."""
     if not sys.stderr.isatty():
         yield lambda *_: None
         return

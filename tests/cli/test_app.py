@@ -20,7 +20,7 @@ from numerics.cli.app import app
 from tests.cli.conftest import ENTRY, Command, spawn
 
 COMMANDS: Final = tuple(get_command(app).commands)  # type: ignore[attr-defined]  # a group; its class is typer's own
-NEEDS_TORCH: Final = {"identify", "trajectory", "verify"}
+NEEDS_TORCH: Final = {"bisect", "identify", "trajectory", "verify"}
 LIGHT: Final = [
     ("show",),
     ("show", "--json"),
