@@ -93,7 +93,7 @@ def line_chart(name: str, title: str, description: str, lines: Sequence[Line], u
     first, last = min(steps), max(steps)
     marks = ticks(min(finite), max(finite)) if finite else []
     low, high = (min([*marks, *finite]), max([*marks, *finite])) if finite else (0.0, 1.0)
-    scale = _Scale(first, max(last, first + 1), low, high if high > low else low + 1, len(lines))
+    scale = _Scale(first, max(last, first + 1), low, high, len(lines))
     bottom = BAND + PLOT_HEIGHT
     parts = [element("rect", x=f"{LEFT}%", y=8, width=f"{RIGHT - LEFT}%", height=BAND - 16, class_="infinite")]
     parts.append(element("text", "∞", x=f"{LEFT - 1}%", y=BAND / 2 + 5, class_="tick", text_anchor="end"))
@@ -137,7 +137,7 @@ class _Scale:
         """Pixels from the top. In the band of infinity lines lie below each other."""
         if value == math.inf:
             return 8 + (BAND - 16) * (index + 1) / (self.lines + 1)
-        return BAND + PLOT_HEIGHT * (self.high - value) / (self.high - self.low)
+        return BAND + PLOT_HEIGHT * ((self.high - value) / (self.high - self.low) if self.high > self.low else 0.5)
 
 
 def _line(line: Line, index: int, scale: _Scale) -> Iterator[Markup]:

@@ -11,7 +11,18 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from numerics.cli.report_records import Base, Environment, Header, ModelTimed, Parity, Setting, Step, Timed, Verified
+from numerics.cli.report_records import (
+    Base,
+    Environment,
+    Header,
+    ModelTimed,
+    Parity,
+    Precise,
+    Setting,
+    Step,
+    Timed,
+    Verified,
+)
 from numerics.errors import ConfigurationError
 
 MACHINE: Final = ("gpu", "driver", "cuda", "python", "torch", "triton", "numerics")
@@ -53,6 +64,7 @@ KINDS: Final = (
     _kind("verify", "numerics verify --json", "preset reference status cases rows differing", Verified),
     _kind("parity", "python benchmarks/parity.py --out FILE", "op preset elements elements_differing unfused", Parity),
     _kind("bench", "numerics bench --out FILE", "op case preset time_us ratio_to_copy", Timed),
+    _kind("precision", "numerics precision --out FILE", "op case preset stage precision rmse", Precise),
     _kind("trajectory", "numerics trajectory --out FILE", "kind steps layers tokens width", Header, Step),
     _kind("models", "a timing of whole models", "model case preset stock_ms ours_ms stock_over_ours", ModelTimed),
     _kind("environment", "numerics doctor --json", "python platform packages fused_kernels problems", Environment),

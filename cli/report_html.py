@@ -100,8 +100,8 @@ def table(
         for title, is_number in zip(columns, right, strict=True)
     ]
     body = [_group(group, right) for group in groups]
-    content = (element("caption", caption, id=f"{name}-caption"), element("thead", element("tr", *heads)), *body)
-    made = element("table", *content, id=name, class_=class_)
+    titled = element("caption", element("span", caption), id=f"{name}-caption")
+    made = element("table", titled, element("thead", element("tr", *heads)), *body, id=name, class_=class_)
     return element("div", made, class_="scroll", role="region", aria_labelledby=f"{name}-caption", tabindex=0)
 
 

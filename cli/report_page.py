@@ -46,6 +46,7 @@ class Section:
     kinds: tuple[str, ...]
     make: Callable[[Sequence[Given]], Content]
     how: tuple[str, ...]
+    long: bool = False  # on paper it begins a page
 
 
 SECTIONS: Final = (
@@ -64,6 +65,7 @@ SECTIONS: Final = (
         ("parity", "verify"),
         parity,
         ("numerics verify --json > verify.json", "python benchmarks/parity.py --out parity.json ..."),
+        long=True,
     ),
     Section(
         "speed",
@@ -73,6 +75,7 @@ SECTIONS: Final = (
         ("bench",),
         speed,
         ("numerics bench --out bench.json",),
+        long=True,
     ),
     Section(
         "precision",
@@ -82,6 +85,7 @@ SECTIONS: Final = (
         ("precision",),
         precision,
         ("numerics precision --out precision.json",),
+        long=True,
     ),
     Section(
         "trajectory",
@@ -91,6 +95,7 @@ SECTIONS: Final = (
         ("trajectory",),
         trajectory,
         ("numerics trajectory --out trajectory.json",),
+        long=True,
     ),
     Section(
         "models",
@@ -188,7 +193,8 @@ def _section(section: Section, given: Sequence[Given], content: Content | None) 
     else:
         parts += _origin(section, given)
         parts += content.body
-    return element("section", *parts, id=section.name, aria_labelledby=f"{section.name}-title")
+    kind = "long" if content is not None and section.long else None
+    return element("section", *parts, id=section.name, class_=kind, aria_labelledby=f"{section.name}-title")
 
 
 def _how(section: Section) -> Iterator[Markup]:
