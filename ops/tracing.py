@@ -70,6 +70,12 @@ def spans(key: str, capability: str | None) -> tuple[str, Bounds | None, Bounds 
     return bound.who, widths, rows
 
 
+@torch.compiler.assume_constant_result
+def reads_rounded_table(key: str, capability: str | None) -> bool:
+    """Whether the preset of a resolution requires a rotation table in the activation dtype on a device."""
+    return _bound(key, capability).requires.rope_table_dtype == "activation"
+
+
 def _bound(key: str, capability: str | None) -> Resolution:
     try:
         return by_key(key).bind(capability)

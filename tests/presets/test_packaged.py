@@ -172,6 +172,7 @@ NAMES = [
     "minimax_h3",
     "boogu_image",
 ]
+VLLM = {"vllm:rms_norm": "vllm_cuda", "vllm:fused_add_rms_norm": "vllm_cuda_add"}
 DIFFUSERS = {
     "flux": "diffusers_aten",
     "flux2": "diffusers_aten",
@@ -196,7 +197,7 @@ def test_every_family_has_a_preset_and_a_threshold() -> None:
 
 
 def test_the_models_are_listed() -> None:
-    assert CATALOG.model_names() == sorted([*NAMES, *(f"diffusers:{name}" for name in DIFFUSERS)])
+    assert CATALOG.model_names() == sorted([*NAMES, *VLLM, *(f"diffusers:{name}" for name in DIFFUSERS)])
 
 
 @pytest.mark.parametrize("model", NAMES)
@@ -206,6 +207,11 @@ def test_a_model_takes_the_exact_preset_of_vllm_omni_s_chain(model: str) -> None
     assert setting(model, "fused_qk_norm_rope") == qk
     assert setting(model, "fused_rms_norm") == norm
     assert setting(model, "fused_modulation") == ("vllm_cuda" if model == "minimax_h3" else None)
+
+
+@pytest.mark.parametrize(("op", "preset"), VLLM.items())
+def test_an_op_of_vllm_takes_the_exact_preset_of_its_kernel(op: str, preset: str) -> None:
+    assert {family: setting(op, family) for family in FAMILIES if setting(op, family)} == {"fused_rms_norm": preset}
 
 
 @pytest.mark.parametrize(("model", "preset"), DIFFUSERS.items())
