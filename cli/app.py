@@ -15,6 +15,7 @@ from numerics.cli.bisect import bisect
 from numerics.cli.identify import identify
 from numerics.cli.models import list_models
 from numerics.cli.options import Capability, Config, Json, Op, completing, kinds, model_names, orders, presets
+from numerics.cli.precision import precision
 from numerics.cli.render import (
     DIFFERENT,
     INTERNAL_ERROR,
@@ -26,7 +27,6 @@ from numerics.cli.render import (
     write,
 )
 from numerics.cli.report import report
-from numerics.cli.precision import precision
 from numerics.cli.trajectory import trajectory
 from numerics.errors import ConfigurationError, NumericsError
 
