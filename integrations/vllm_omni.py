@@ -100,7 +100,8 @@ def install() -> Installed:
     installed = Installed(f"vllm-omni {found}", settings, waiting={model.module for model in MODELS})
     _active.append(installed)
     installed.at_end(_active.clear)
-    if reason := _why_nowhere(found):
+    if not admits(VERSIONS, found):
+        reason = f"legal: vllm-omni {VERSIONS}, whose models these functions were fitted to"
         installed.waiting.clear()
         for model in MODELS:
             for name in model.functions:
@@ -132,16 +133,6 @@ def _resolved(family: Family, model: str) -> Resolution | RequirementError:
         return resolve(family, model)
     except RequirementError as error:  # of this model; another one may be served
         return error
-
-
-def _why_nowhere(found: str) -> str | None:
-    if not admits(VERSIONS, found):
-        return f"legal: vllm-omni {VERSIONS}, whose models these functions were fitted to"
-    import torch
-
-    if torch.version.hip is not None:
-        return "torch is built for ROCm, where vllm-omni runs its own chains"
-    return None
 
 
 def _rebind(installed: Installed, model: Model, module: ModuleType) -> None:

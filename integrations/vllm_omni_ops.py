@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from numerics import ops
@@ -21,6 +22,8 @@ def why_unknown(name: str, found: object, layer: str) -> str | None:
 
     layer: the module of vLLM-Omni that defines the function.
     """
+    if torch.version.hip is not None:
+        return "torch is built for ROCm, where vLLM-Omni runs its own chains"
     if found is None:
         return "the module has no such name"
     if not inspect.isfunction(found):
@@ -31,6 +34,11 @@ def why_unknown(name: str, found: object, layer: str) -> str | None:
     if theirs != ours:
         return f"its signature is {theirs}, not {ours}, which ours was written for"
     return None
+
+
+def is_ours(x: object) -> bool:
+    """Whether ours computes a call with these activations: on CUDA alone."""
+    return isinstance(x, Tensor) and x.is_cuda
 
 
 def stand_in(
@@ -52,9 +60,7 @@ def stand_in(
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         x = args[0] if args else kwargs.get(first)
-        if isinstance(x, Tensor) and x.is_cuda:
-            return ours(*args, **kwargs)
-        return original(*args, **kwargs)
+        return (ours if is_ours(x) else original)(*args, **kwargs)
 
     function.__module__ = module
     return function

@@ -93,7 +93,10 @@ def test_wheel_ships_its_licence_and_command(wheel: Path, wheel_files: set[str])
     info = f"omni_numerics-{PROJECT['version']}.dist-info"
     assert f"{info}/licenses/LICENSE" in wheel_files
     with zipfile.ZipFile(wheel) as archive:
-        assert "numerics = numerics.cli.app:main" in archive.read(f"{info}/entry_points.txt").decode()
+        entry_points = archive.read(f"{info}/entry_points.txt").decode()
+        assert "numerics = numerics.cli.app:main" in entry_points
+        plugin = "numerics = numerics.integrations.vllm_plugin:install_from_environment"
+        assert f"[vllm.general_plugins]\n{plugin}" in entry_points
         assert "License-Expression: Apache-2.0" in archive.read(f"{info}/METADATA").decode()
 
 
@@ -107,7 +110,9 @@ def test_runtime_dependencies_are_ranges_without_an_upper_bound() -> None:
         assert re.fullmatch(r"[a-z]+>=[\d.]+(; sys_platform == 'linux')?", text), text
 
 
-@pytest.mark.parametrize("module", ["numerics", "numerics.presets", "numerics.cli.app"])
+@pytest.mark.parametrize(
+    "module", ["numerics", "numerics.presets", "numerics.cli.app", "numerics.integrations.vllm_plugin"]
+)
 def test_import_brings_neither_torch_nor_triton(module: str, tmp_path: Path) -> None:
     code = f"import sys, {module}; print(sorted({{'torch', 'triton', 'numpy'}} & set(sys.modules)))"
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
