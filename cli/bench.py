@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from numerics.measure.result import Record
 
 ROUNDS, QUICK_ROUNDS = 10, 3
-QUICK_PEERS: Final = 3  # without those that compile for seconds
 TOLERANCE: Final = 0.05  # two runs on one machine differ by less
 
 
@@ -56,7 +55,7 @@ def bench(
     preset: Annotated[list[str] | None, several("PRESET", "In place of a case's own.", presets)] = None,
     peer: Annotated[
         list[str] | None,
-        several("PEER", "vllm, vllm_omni, torch, inductor, inductor_autotuned, quack, flashinfer.", _peers),
+        several("PEER", "vllm, vllm_omni, torch, quack, flashinfer, inductor, inductor_autotuned.", _peers),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, metavar="N", help=f"Two samples of each arm a round; {ROUNDS} without it.")
@@ -94,7 +93,7 @@ def bench(
     use_file(config)
     from numerics.measure import plot as drawing
     from numerics.measure import result as saved
-    from numerics.measure.cases import PEERS, chosen
+    from numerics.measure.cases import USUAL_PEERS, chosen
 
     if plot is not None:
         drawing.check(plot)
@@ -115,7 +114,7 @@ def bench(
         if list_cases:
             _print_list(cases, as_json)
             return
-        peers = peer or (PEERS[:QUICK_PEERS] if quick else ())
+        peers = peer or (USUAL_PEERS if quick else ())
         locations = {"vllm_library": vllm_library, "vllm_rotary": vllm_rotary, "vllm_omni": vllm_omni}
         how = _How(tuple(peers), locations, rounds or (QUICK_ROUNDS if quick else ROUNDS), seed)
         records = _measured(cases, how, out)

@@ -9,7 +9,10 @@ from numerics.errors import ConfigurationError, nearest
 from numerics.presets.vocabulary import FAMILIES, OPS
 
 BYTES: Final = 2  # of an element: every case is in bfloat16
-PEERS: Final = ("vllm", "vllm_omni", "torch", "inductor", "inductor_autotuned")
+USUAL_PEERS: Final = ("vllm", "vllm_omni", "torch")
+NORM_PEERS: Final = ("quack", "flashinfer")  # libraries whose norms are measured
+COMPILED_PEERS: Final = ("inductor", "inductor_autotuned")  # which take seconds to compile, or minutes
+PEERS: Final = (*USUAL_PEERS, *NORM_PEERS, *COMPILED_PEERS)
 SMALL: Final = 20_000_000
 """Bytes below which a copy is no yardstick: its time is that of a launch."""
 
@@ -121,8 +124,9 @@ class Case:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """What it is measured against unless peers are named. Inductor takes seconds to compile, so one case an op."""
-        return PEERS[: 4 if self.headline else 3]
+        """What it is measured against unless peers are named. What compiles for seconds has a case or two an op."""
+        norms = NORM_PEERS if OPS[self.op] == "fused_rms_norm" else ()
+        return (*USUAL_PEERS, *norms, *COMPILED_PEERS[:1]) if self.headline else USUAL_PEERS
 
 
 # --- The cases --------------------------------------------------------------------------------------------------------

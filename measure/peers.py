@@ -1,4 +1,4 @@
-"""What else computes a case: PyTorch, Inductor, vLLM's compiled ops and vllm-omni's kernels, where they can be had."""
+"""What else computes a case: PyTorch, Inductor, vLLM, vllm-omni, quack and FlashInfer, where they can be had."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +15,12 @@ from torch import Tensor
 
 from numerics.errors import ConfigurationError
 from numerics.measure.arms import AbsentError, Arm
-from numerics.measure.cases import PEERS, Heads, Rows
+from numerics.measure.cases import NORM_PEERS, PEERS, Heads, Rows
 from numerics.measure.chains import TORCH, Chain, arguments_of
 from numerics.measure.inputs import Inputs
+from numerics.measure.norm_libraries import norms_of
 from numerics.measure.stand_ins import import_file, vllm_stand_ins
+from numerics.presets.vocabulary import OPS
 
 VLLM_ROTARY: Final = "vllm.vllm_flash_attn.ops.triton.rotary"
 OMNI_LAYERS: Final = "vllm_omni.diffusion.layers"
@@ -59,6 +61,8 @@ def _found(name: str, locations: Locations) -> Peer | str:
             return _vllm(locations)
         if name == "vllm_omni":
             return _vllm_omni(locations.vllm_omni)
+        if name in NORM_PEERS:
+            return _norms(name)
         return _torch() if name == "torch" else _inductor(INDUCTOR_MODES[name])
     except AbsentError as error:
         return str(error)
@@ -75,6 +79,17 @@ def _chain_arm(chain: Chain, inputs: Inputs) -> Arm:
     return Arm(partial(chain.of(inputs.case.op), **arguments_of(inputs, chain)))
 
 
+def _add_norm_arm(chain: Chain, inputs: Inputs) -> Arm:
+    """Of an add_norm that writes into its inputs: into copies, which can be made new."""
+    given = inputs.arguments()
+    sources = given["x"], given["residual"]
+    given["x"], given["residual"] = own = tuple(x.clone() for x in sources)
+    return Arm(
+        partial(chain.fused_add_rms_norm, **given),
+        renew=lambda: [x.copy_(source) for x, source in zip(own, sources, strict=True)],
+    )
+
+
 def _inductor(mode: str | None) -> Peer:
     def arm(inputs: Inputs) -> Arm:
         torch.compiler.reset()  # what was compiled for another case is of no use here, and counts against a limit
@@ -82,6 +97,23 @@ def _inductor(mode: str | None) -> Peer:
         return Arm(partial(compiled, **arguments_of(inputs, TORCH)))
 
     return Peer(arm, torch.__version__)
+
+
+# --- Norms of other libraries -----------------------------------------------------------------------------------------
+
+
+def _norms(library: str) -> Peer:
+    norms = norms_of(library)
+    chain = Chain(norms.norm, norms.add_norm)
+
+    def arm(inputs: Inputs) -> Arm:
+        if OPS[inputs.case.op] != "fused_rms_norm":
+            raise AbsentError("its norms are measured alone")
+        if norms.in_place and inputs.case.op == "fused_add_rms_norm":
+            return _add_norm_arm(chain, inputs)
+        return _chain_arm(chain, inputs)
+
+    return Peer(arm, norms.version)
 
 
 # --- vLLM -------------------------------------------------------------------------------------------------------------
@@ -128,13 +160,7 @@ def _vllm(locations: Locations) -> Peer:
             if chain.rotate is None and "cos" in inputs.tensors:
                 raise AbsentError("no rotary kernel; --vllm-rotary FILE names it")
             return _chain_arm(chain, inputs)
-        given = inputs.arguments()
-        sources = given["x"], given["residual"]
-        given["x"], given["residual"] = own = tuple(x.clone() for x in sources)  # it writes into both
-        return Arm(
-            partial(chain.fused_add_rms_norm, **given),
-            renew=lambda: [x.copy_(source) for x, source in zip(own, sources, strict=True)],
-        )
+        return _add_norm_arm(chain, inputs)
 
     files = tuple(path for path in (locations.vllm_library, locations.vllm_rotary) if path is not None)
     return Peer(arm, vllm_version(locations), files)

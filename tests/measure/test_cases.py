@@ -77,6 +77,7 @@ def test_every_preset_of_a_case_exists_and_holds_for_its_rows(case: Case) -> Non
 def test_inductor_is_asked_for_the_headline_cases_alone() -> None:
     for case in CASES:
         assert ("inductor" in case.peers) == case.headline
+        assert ("quack" in case.peers) == (case.headline and OPS[case.op] == "fused_rms_norm")
         assert "inductor_autotuned" not in case.peers
         assert set(case.peers) <= set(PEERS)
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -236,3 +237,70 @@ def test_the_whole_chain_is_one_graph(tiny: dict[str, Case], monkeypatch: pytest
         assert isinstance(compiled, Peer)
         assert differing(compiled.arm(inputs).results(), peer("torch").arm(inputs).results()) == 0
     assert asked == {"fullgraph": True, "dynamic": False, "mode": "max-autotune-no-cudagraphs"}
+
+
+# --- Norms of other libraries -----------------------------------------------------------------------------------------
+
+QUACK = """
+from numerics.ops import fused_add_rms_norm, rms_norm
+
+def rmsnorm(x, weight=None, bias=None, residual=None, out_dtype=None, residual_dtype=None, eps=1e-6, prenorm=False):
+    if residual is None:
+        return rms_norm(x, weight, eps, numerics="vllm_cuda")
+    assert prenorm
+    return fused_add_rms_norm(x, residual, weight, eps, numerics="vllm_cuda_add")
+"""
+
+FLASHINFER = """
+from numerics.ops import fused_add_rms_norm, rms_norm
+
+def rmsnorm(input, weight, eps=1e-6, out=None, enable_pdl=None):
+    return rms_norm(input, weight, eps, numerics="vllm_cuda")
+
+def fused_add_rmsnorm(input, residual, weight, eps=1e-6, enable_pdl=None):
+    out, total = fused_add_rms_norm(input, residual, weight, eps, numerics="vllm_cuda_add")
+    input.copy_(out)
+    residual.copy_(total)
+"""
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Packages with the functions and the signatures of quack and FlashInfer."""
+    (tmp_path / "quack").mkdir()
+    (tmp_path / "quack" / "__init__.py").write_text(QUACK)
+    (tmp_path / "flashinfer").mkdir()
+    (tmp_path / "flashinfer" / "__init__.py").write_text("")
+    (tmp_path / "flashinfer" / "norm.py").write_text(FLASHINFER)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("quack", "flashinfer", "flashinfer.norm"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize("name", ["quack", "flashinfer"])
+def test_norms_of_other_libraries_start_from_the_same_values_each_time(name: str, tiny: dict[str, Case]) -> None:
+    for op in ("rms_norm", "fused_add_rms_norm"):
+        inputs = make(tiny[op], CPU, 0)
+        expected = specification(inputs, resolve(op, preset=tiny[op].exact)).results()
+        arm = peer(name).arm(inputs)
+        assert differing(arm.results(), expected) == 0
+        assert differing(arm.results(), expected) == 0
+        assert inputs.hash == make(tiny[op], CPU, 0).hash
+    with pytest.raises(AbsentError, match="its norms are measured alone"):
+        peer(name).arm(make(tiny["fused_qk_norm_rope"], CPU, 0))
+
+
+def test_a_library_of_norms_that_is_not_there_says_why(libraries: Path) -> None:
+    (libraries / "quack" / "__init__.py").write_text("import cutlass_that_is_not_there")
+    (libraries / "flashinfer" / "norm.py").write_text("")
+    assert found(Locations(), ["quack", "flashinfer"]) == {
+        "quack": "quack needs cutlass_that_is_not_there, which is not installed",
+        "flashinfer": "flashinfer.norm has no rmsnorm",
+    }
+
+
+@pytest.mark.skipif(find_spec("quack") is not None, reason="it is installed")
+def test_quack_is_not_installed() -> None:
+    assert found(Locations(), ["quack"]) == {"quack": "quack is not installed (pip install quack-kernels)"}
