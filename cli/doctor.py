@@ -36,7 +36,8 @@ def examined() -> dict[str, Any]:
     """Everything that the command reports, as JSON values."""
     packages = _packages()
     capability = current()
-    problems = [*_data_problems(), *(environment_problems() or settings_problems())]
+    environs = environment_problems()
+    problems = [*_data_problems(), *environs, *(settings_problems(environs) or [])]
     problems += [
         f"{name} {each['installed']}: {DISTRIBUTION} needs {each['needs']}"
         for name, each in packages.items()
