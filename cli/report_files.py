@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from numerics.cli.report_records import (
+    AfterSearch,
     Base,
     Environment,
     Header,
     ModelTimed,
     Parity,
     Precise,
+    Search,
     Setting,
     Step,
     Timed,
@@ -39,8 +41,8 @@ class Kind:
     name: str
     what: str
     marks: frozenset[str]
-    model: type[Base]
-    rest: type[Base] | None = None  # of the records after the first, if they are others
+    model: TypeAdapter[Any]
+    rest: TypeAdapter[Any] | None = None  # of the records after the first, if they are others
     is_list: bool = True
 
     def fits(self, found: Any) -> bool:
@@ -55,8 +57,9 @@ class Kind:
         return self.marks - first.keys() if isinstance(first, dict) else self.marks
 
 
-def _kind(name: str, what: str, marks: str, model: type[Base], rest: type[Base] | None = None) -> Kind:
-    return Kind(name, what, frozenset(marks.split()), model, rest, is_list=model is not Environment)
+def _kind(name: str, what: str, marks: str, model: type[Base], rest: Any = None) -> Kind:
+    others = None if rest is None else TypeAdapter[Any](rest)
+    return Kind(name, what, frozenset(marks.split()), TypeAdapter(model), others, is_list=model is not Environment)
 
 
 KINDS: Final = (
@@ -66,6 +69,7 @@ KINDS: Final = (
     _kind("bench", "numerics bench --out FILE", "op case preset time_us ratio_to_copy", Timed),
     _kind("precision", "numerics precision --out FILE", "op case preset stage precision rmse", Precise),
     _kind("trajectory", "numerics trajectory --out FILE", "kind steps layers tokens width", Header, Step),
+    _kind("bisect", "numerics bisect --out FILE", "kind target from to differences", Search, AfterSearch),
     _kind("models", "a timing of whole models", "model case preset stock_ms ours_ms stock_over_ours", ModelTimed),
     _kind("environment", "numerics doctor --json", "python platform packages fused_kernels problems", Environment),
 )
@@ -141,9 +145,9 @@ def _given(kind: Kind, found: Any, name: str, content: bytes | None, when: tuple
     raw = found if kind.is_list else [found]
     records = []
     for index, each in enumerate(raw):
-        model = kind.rest if kind.rest is not None and index else kind.model
         try:
-            records.append(model.model_validate(each))
+            model = kind.rest if kind.rest is not None and index else kind.model
+            records.append(model.validate_python(each))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))

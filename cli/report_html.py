@@ -125,12 +125,16 @@ def _group(group: Rows, right: Sequence[bool]) -> Markup:
 
 def number(value: float | None, digits: int = 2) -> str:
     """`57.00`, or a dash."""
-    return NONE if value is None else f"{value:.{digits}f}".replace("-", MINUS).replace("inf", "∞")
+    return NONE if value is None else _typeset(f"{value:.{digits}f}")
 
 
-def scientific(value: float | None) -> str:
+def scientific(value: float | None, digits: int = 2) -> str:
     """`1.23e-04`, `0`, or a dash."""
-    return NONE if value is None else "0" if value == 0 else f"{value:.2e}".replace("-", MINUS).replace("inf", "∞")
+    return NONE if value is None else "0" if value == 0 else _typeset(f"{value:.{digits}e}")
+
+
+def _typeset(text: str) -> str:
+    return text.replace("-", MINUS).replace("inf", "∞")
 
 
 def count(value: int | None) -> str:

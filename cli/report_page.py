@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from numerics.cli.report_bisect import bisect
 from numerics.cli.report_bytes import parity
 from numerics.cli.report_files import MACHINE, Given, on_several
 from numerics.cli.report_html import (
@@ -104,6 +105,14 @@ SECTIONS: Final = (
         ("models",),
         models,
         (),
+    ),
+    Section(
+        "bisect",
+        "Bisect",
+        "Which settings move the result of a program: the smallest set that turns A's result into B's.",
+        ("bisect",),
+        bisect,
+        ("numerics bisect TARGET --from A --to B --out bisect.json",),
     ),
     Section(
         "environment",

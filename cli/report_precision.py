@@ -8,7 +8,6 @@ from typing import Final
 from numerics.cli.report_charts import Bar, Bars, bar_chart
 from numerics.cli.report_files import Given
 from numerics.cli.report_html import (
-    NONE,
     Cell,
     Markup,
     Rows,
@@ -42,9 +41,10 @@ def precision(given: Sequence[Given]) -> Content:
     if refused:
         body.append(element("h3", "Presets that refused a case"))
         body.append(bullets(joined(code(preset), f": {why}") for preset, why in refused))
-    values = sum(each.elements or 0 for each in records)
-    stages = {(each.op, each.stage) for each in records if each.stage is not None}
-    return Content("measured", f"{values:,} values in {plural(len(stages), 'stage')} of ops beside their truth", body)
+    stages = {(each.op, each.case, each.stage): each.elements or 0 for each in records if each.stage is not None}
+    presets = {each.preset for each in records if each.stage is not None}
+    summary = f"{plural(len(presets), 'preset')}, {sum(stages.values()):,} values in {plural(len(stages), 'stage')}"
+    return Content("measured", summary, body)
 
 
 def _op(op: str, records: Sequence[Precise], name: str) -> Iterator[Markup]:
@@ -106,11 +106,10 @@ def _row(each: Precise) -> list[Cell]:
     relative = each.rmse / each.rms if each.rmse is not None and each.rms else None
     note = element("span", f" same as {each.same_as}", class_="note") if each.same_as else ""
     standing = each.against.get(YARDSTICK)
-    shares = (standing.closer, standing.tied, standing.further) if standing else ()
-    values = sum(shares)
     return [
         joined(code(each.preset), note),
-        *(scientific(value) for value in (each.rmse, relative, each.max_abs, each.bias)),
+        scientific(each.rmse, 4),
+        *(scientific(value) for value in (relative, each.max_abs, each.bias)),
         count(each.elements),
-        *(f"{share / values:.3%}" if values else NONE for share in shares or (0, 0, 0)),
+        *map(count, (standing.closer, standing.tied, standing.further) if standing else (None, None, None)),
     ]

@@ -245,3 +245,66 @@ class Precise(Base):
     same_as: str | None = None
     refused: str | None = None
     against: dict[str, Standing] = {}
+
+
+# --- Bisect -----------------------------------------------------------------------------------------------------------
+
+
+class Turn(Base):
+    """A difference between A and B, which an arm may turn."""
+
+    op: str
+    model: str | None
+    what: str
+    a: str
+    b: str
+
+
+class Search(Base):
+    """The first record of `numerics bisect`."""
+
+    kind: Literal["header"]
+    target: str
+    from_: str = Field(alias="from")
+    to: str
+    counts: str
+    tolerance: float
+    differences: list[Turn]
+
+
+class Distance(Base):
+    """How far one result is from another: tensors by elements, numbers by their change."""
+
+    shapes: str | None = None
+    change: Number | None = None
+    elements: Count | None = None
+    elements_differing: Count | None = None
+    max_abs: Number | None = None
+    psnr_db: Number | None = None
+    worst: str | None = None
+
+
+class Arm(Base):
+    """A run of the target under one set of turns."""
+
+    kind: Literal["arm"]
+    name: str
+    turned: list[Count]
+    run: int
+    status: str
+    reason: str
+    from_a: Distance | None
+    from_b: Distance | None
+
+
+class Verdict(Base):
+    """The last record, where the search came to its end."""
+
+    kind: Literal["verdict"]
+    result: Literal["explained", "equal", "undecided"]
+    reason: str
+    smallest: list[Count]
+    others: list[Count]
+
+
+AfterSearch = Annotated[Arm | Verdict, Field(discriminator="kind")]

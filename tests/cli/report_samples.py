@@ -25,8 +25,9 @@ def settings() -> Any:
         "shadows": [shadow],
     }
     tokens = {**shadow, "value": 0, "shadows": []}
-    knobs = {"rms_norm_reduction": "vllm_cuda", "enable_fp_fusion": False, "rounding_points": ["residual"]}
-    common = {"preset": "vllm_cuda", "modified": [], "numerics": {**knobs, "rope_rotation": "separate"}}
+    knobs: dict[str, Any] = {"rms_norm_reduction": "vllm_cuda", "enable_fp_fusion": False}
+    knobs |= {"rounding_points": ["residual"], "rope_rotation": "separate"}
+    common: dict[str, Any] = {"preset": "vllm_cuda", "modified": [], "numerics": knobs}
     common |= {"min_tokens": 0, "reference": {"provider": "vllm_c", "versions": ">=0.20,<0.34"}}
     common |= {"op": "fused_rms_norm", "model": "flux2", "fingerprint": HASH}
     common |= {"sources": {"preset": preset, "min_tokens": tokens}}
@@ -125,6 +126,34 @@ def precision() -> Any:
     ]
 
 
+def bisect() -> Any:
+    turn = {"op": "fused_rms_norm", "model": None, "applies": True}
+    order = {**turn, "what": "rms_norm_reduction", "a": "vllm_cuda", "b": "aten_mean"}
+    fusion = {**turn, "what": "enable_fp_fusion", "a": "false", "b": "true"}
+    header: dict[str, Any] = {"kind": "header", "target": "mine:norm", "from": "vllm_cuda", "to": "omni_native", **H200}
+    header |= {"counts": "return value", "tolerance": 0.0, "differences": [order, fusion]}
+    numbers: dict[str, Any] = {"elements": 10, "max_abs": 0.5, "worst": None}
+    same = numbers | {"elements_differing": 0, "psnr_db": "inf"}
+    far = numbers | {"elements_differing": 3, "psnr_db": 40.5}
+    arm = {"kind": "arm", "run": 1, "status": "ok", "reason": ""}
+    return [
+        header,
+        {**arm, "name": "A, run 1", "turned": [], "from_a": None, "from_b": None},
+        {**arm, "name": "B, run 1", "turned": [0, 1], "from_a": far, "from_b": None},
+        {**arm, "name": "the order", "turned": [0], "from_a": far, "from_b": same},
+        {
+            **arm,
+            "name": "contraction",
+            "turned": [1],
+            "status": "crashed",
+            "reason": "why",
+            "from_a": None,
+            "from_b": None,
+        },
+        {"kind": "verdict", "result": "explained", "reason": "", "smallest": [0], "others": []},
+    ]
+
+
 SAMPLES: Final[dict[str, Callable[[], Any]]] = {
     "settings": settings,
     "verify": verify,
@@ -132,6 +161,7 @@ SAMPLES: Final[dict[str, Callable[[], Any]]] = {
     "bench": bench,
     "precision": precision,
     "trajectory": trajectory,
+    "bisect": bisect,
     "models": models,
     "environment": environment,
 }
@@ -148,7 +178,10 @@ def saved(folder: Path, *names: str, **content: Any) -> list[Path]:
 def with_strings(value: Any, change: Callable[[str], str]) -> Any:
     """JSON whose strings, but for the keys of tables and the few with a meaning, are changed."""
     if isinstance(value, dict):
-        return {key: each if key in {"kind", "psnr_db"} else with_strings(each, change) for key, each in value.items()}
+        return {
+            key: each if key in {"kind", "psnr_db", "result"} else with_strings(each, change)
+            for key, each in value.items()
+        }
     if isinstance(value, list):
         return [with_strings(each, change) for each in value]
     return change(value) if isinstance(value, str) else value

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from numerics.cli.report_files import KINDS
+from numerics.cli.report_html import MINUS
 from tests.cli.conftest import Command
 from tests.cli.report_samples import SAMPLES, Page, is_finite, saved, trajectory, with_strings
 
@@ -191,6 +192,24 @@ def test_a_setting_shows_who_set_it_and_what_it_shadows(numerics: Command, tmp_p
     assert "flux2 vllm_cuda user, my.toml: ops.fused_rms_norm fast (package) 0 vllm_c >=0.20,<0.34" in page.text
     assert "1 setting, 1 set by a user, the environment or a call" in page.text
     assert "on cuda:9" in page.text
+
+
+def test_precision_says_how_many_values_are_closer_to_the_truth(numerics: Command, tmp_path: Path) -> None:
+    page = written(numerics, tmp_path, "precision")
+    assert "vllm_cuda 1.2000e-03 1.20e-03 5.00e-01 -1.00e-06 1,000 10 980 10" in page.text.replace(MINUS, "-")
+    assert "vllm_cuda and 1 equal preset" in page.text
+    assert "quack : width 5376 is not 128" in page.text
+
+
+def test_bisect_says_what_explains_the_difference(numerics: Command, tmp_path: Path) -> None:
+    page = written(numerics, tmp_path, "bisect")
+    assert "mine:norm: explained by rms_norm_reduction of fused_rms_norm (any other model)" in page.text
+    assert "contraction crashed" in page.text
+
+
+def test_a_search_without_a_verdict_is_not_finished(numerics: Command, tmp_path: Path) -> None:
+    page = written(numerics, tmp_path, bisect=SAMPLES["bisect"]()[:-1])
+    assert "mine:norm: not finished" in page.text
 
 
 # --- The command ------------------------------------------------------------------------------------------------------
