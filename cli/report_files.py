@@ -70,7 +70,7 @@ KINDS: Final = (
     _kind("precision", "numerics precision --out FILE", "op case preset stage precision rmse", Precise),
     _kind("trajectory", "numerics trajectory --out FILE", "kind steps layers tokens width", Header, Step),
     _kind("bisect", "numerics bisect --out FILE", "kind target from to differences", Search, AfterSearch),
-    _kind("models", "a timing of whole models", "model case preset stock_ms ours_ms stock_over_ours", ModelTimed),
+    _kind("models", "python benchmarks/models.py --out FILE", "model case verdict", ModelTimed),
     _kind("environment", "numerics doctor --json", "python platform packages fused_kernels problems", Environment),
 )
 

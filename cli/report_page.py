@@ -27,10 +27,11 @@ from numerics.cli.report_html import (
     table,
     verdict,
 )
+from numerics.cli.report_models import models
 from numerics.cli.report_precision import precision
 from numerics.cli.report_section import Content
 from numerics.cli.report_settings import environment, settings
-from numerics.cli.report_speed import models, speed
+from numerics.cli.report_speed import speed
 from numerics.cli.report_trajectory import trajectory
 
 STYLE: Final = Path(__file__).with_name("report.css")
@@ -101,10 +102,10 @@ SECTIONS: Final = (
     Section(
         "models",
         "Models",
-        "Whole models, as their library ships them and with fused ops, and whether their outputs are the same.",
+        "Whole models, as their library ships them and with fused ops: every byte of their outputs, and their times.",
         ("models",),
         models,
-        (),
+        ("python benchmarks/models.py --out models.json",),
     ),
     Section(
         "bisect",
@@ -207,9 +208,6 @@ def _section(section: Section, given: Sequence[Given], content: Content | None) 
 
 
 def _how(section: Section) -> Iterator[Markup]:
-    if not section.how:
-        yield paragraph("No file was given.", class_="absent")
-        return
     yield paragraph("No file was given. To make one:", class_="absent")
     yield from (element("pre", code(each), class_="how") for each in section.how)
 

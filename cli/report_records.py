@@ -169,17 +169,22 @@ class Timed(Base):
 
 
 class ModelTimed(Base):
-    """A record of a model's timing: stock beside fused."""
+    """A record of benchmarks/models.py: a stock model beside a fused one, or why there is none."""
 
     model: str
     case: str
-    preset: str
-    elements: Count
-    elements_differing: Count
-    stock_ms: float
-    ours_ms: float
-    stock_over_ours: float
+    verdict: str
+    error: str | None = None
+    preset: str | None = None
+    elements: Count | None = None
+    elements_differing: Count | None = None
+    stock_ms: float | None = None
+    ours_ms: float | None = None
+    stock_over_ours: float | None = None
+    ceiling: float | None = None
+    ceiling_is: str | None = None
     fused_calls: int | dict[str, int] | None = None
+    not_fused: list[str] = []
 
 
 # --- Trajectory -------------------------------------------------------------------------------------------------------

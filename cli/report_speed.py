@@ -1,4 +1,4 @@
-"""The report's speed: ops beside a copy of the same bytes, beside `fast` and peers; and whole models."""
+"""The report's speed: ops beside a copy of the same bytes, beside `fast` and beside peers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from numerics.cli.report_html import (
     table,
     verdict,
 )
-from numerics.cli.report_records import ModelTimed, Timed
+from numerics.cli.report_records import Timed
 from numerics.cli.report_section import Content, State
 from numerics.measure.result import is_wrong
 from numerics.presets.vocabulary import OP_SUMMARIES
@@ -130,38 +130,3 @@ def _remarks(records: Sequence[Timed]) -> Markup:
         found.setdefault(joined(element("strong", "Bytes compared with"), f": {each.reference}"), []).append(place)
     items = [joined(what, f" ({plural(len(places), 'record')})") for what, places in found.items()]
     return joined(element("h3", "Notes on these times"), bullets(items))
-
-
-# --- Models -----------------------------------------------------------------------------------------------------------
-
-
-def models(given: Sequence[Given]) -> Content:
-    """Whole models, stock beside fused: a chart of how many times as fast, and the table."""
-    records: list[ModelTimed] = [record for each in given for record in each.records]
-    names = {name: [r for r in records if r.model == name] for name in dict.fromkeys(r.model for r in records)}
-    drawn = [Bars(model, [Bar(f"{r.case}, {r.preset}", r.stock_over_ours) for r in of]) for model, of in names.items()]
-    ratios = [each.stock_over_ours for each in records]
-    description = (
-        f"{plural(len(ratios), 'bar')} from 0: time of the model as its library ships it over its time with fused ops, "
-        f"from {number(min(ratios), 3)} to {number(max(ratios), 3)}; beyond the line at 1.0 the fused model is faster. "
-        "The table below holds the numbers."
-    )
-    columns = ["case, preset", "stock ms", "ours ms", "stock / ours", "fused calls", "differ", "elements"]
-    groups = [Rows([_model_row(each) for each in found], code(model)) for model, found in names.items()]
-    differing = sum(each.elements_differing for each in records)
-    body = [
-        bar_chart("models-chart", "Time of the stock model over that of the fused one", description, drawn, "is stock"),
-        table("models-times", "Times of whole models", columns, groups, numbers=columns[1:]),
-    ]
-    summary = f"{plural(len(names), 'model')}, fused {number(min(ratios))} to {number(max(ratios))} times as fast"
-    return Content("measured", f"{summary}; {differing:,} elements of their outputs differ", body)
-
-
-def _model_row(each: ModelTimed) -> list[Cell]:
-    calls = each.fused_calls
-    total = sum(calls.values()) if isinstance(calls, dict) else calls
-    return [
-        joined(each.case, ", ", code(each.preset)),
-        *(number(value, 3) for value in (each.stock_ms, each.ours_ms, each.stock_over_ours)),
-        *(count(value) for value in (total, each.elements_differing, each.elements)),
-    ]

@@ -194,6 +194,17 @@ def test_a_setting_shows_who_set_it_and_what_it_shadows(numerics: Command, tmp_p
     assert "on cuda:9" in page.text
 
 
+def test_a_model_with_other_bytes_is_wrong_and_one_that_was_not_judged_is_not(
+    numerics: Command, tmp_path: Path
+) -> None:
+    flux, z_image = SAMPLES["models"]()
+    page = written(numerics, tmp_path, models=[flux | {"verdict": "bytes differ"}, z_image])
+    assert "wrong: 1 case wrong; every byte equal in 0 of 2 cases" in page.text
+    page = written(numerics, tmp_path, models=[flux | {"verdict": "not judged on a CPU (bytes differ)"}, z_image])
+    assert "● every byte equal in 0 of 2 cases; fused 1.11 to 1.11 times as fast" in page.text
+    assert "z_image, batch 1: no weights" in page.text
+
+
 def test_precision_says_how_many_values_are_closer_to_the_truth(numerics: Command, tmp_path: Path) -> None:
     page = written(numerics, tmp_path, "precision")
     assert "vllm_cuda 1.2000e-03 1.20e-03 5.00e-01 -1.00e-06 1,000 10 980 10" in page.text.replace(MINUS, "-")
