@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from numerics.cli.options import Capability, Config, Json
-from numerics.cli.render import DIFFERENT, FINE, NOTHING_VERIFIED, print_json, print_page, progress
+from numerics.cli.options import Capability, Config, Json, use_file
+from numerics.cli.render import DIFFERENT, FINE, NOTHING_VERIFIED, complain, print_json, print_page, progress
 from numerics.errors import ConfigurationError, NumericsError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numerics.measure.result import Record
 
 CODES: Final = {"explained": DIFFERENT, "equal": FINE, "undecided": NOTHING_VERIFIED}
+STOPPED: Final = 130  # 128 + SIGINT, as a shell reports it; not 1, which would claim an explanation
 SETTING: Final = "a preset, PRESET,knob=value, a presets file, or a saved show --json."
 
 
@@ -59,10 +60,7 @@ def bisect(
     then under the sets of them that a search takes. TARGET returns a tensor, several, or a number. Exit 1 if the
     difference is explained, 0 if there is none, 5 if nothing could be decided.
     """
-    if config is not None:
-        from numerics.context import configure
-
-        configure(config)
+    use_file(config)
     try:
         from numerics.measure.bisect import Question
         from numerics.measure.bisect_arms import Arms, apart
@@ -128,7 +126,12 @@ def _records(question: Question, out: Path | None) -> Sequence[Record]:
                 result.write(out, [first, *arms])
 
         bisection = Bisection(question, keep, arms, save, stack.enter_context(progress()))
-        verdict = searched(bisection)
+        try:
+            verdict = searched(bisection)
+        except KeyboardInterrupt:
+            where = "nothing is saved without --out" if out is None else f"the same command continues from {out}"
+            complain(f"Stopped after {len(bisection.arms)} arms; {where}")
+            raise typer.Exit(STOPPED) from None
         if out is not None:
             result.write(out, [first, *bisection.arms, verdict])
             bisection.forget()

@@ -33,12 +33,22 @@ def page(found: Sequence[Record]) -> Iterator[RenderableType]:
         yield ""
         yield heading("Not seen by the target")
         yield grid(_without_effect(header, verdict))
-    if failed := [arm for arm in arms if arm["status"] != "ok"]:
+    yield from _last_words(header, arms, verdict)
+
+
+def _last_words(header: Record, arms: Sequence[Record], verdict: Record) -> Iterator[RenderableType]:
+    """Of arms without a verdict; and of a command that failed, where that decided nothing."""
+    told = [arm for arm in arms if arm["status"] != "ok"]
+    if not told and verdict["result"] == "undecided" and header["counts"] == "exit code":
+        told = [arm for arm in arms if arm["value"]][:1]
+    if told:
         yield ""
-        yield heading("No verdict")
-        for arm in failed:
-            yield indented(f"{arm['name']}: {arm['status']}: {arm['reason']}")
-            yield from (indented(line, 4) for line in arm["stderr"][-LINES:])
+        yield heading("Last words of arms that failed")
+    for arm in told:
+        yield indented(
+            f"{arm['name']}: {arm['status']}: {arm['reason']}" if arm["reason"] else f"{arm['name']}: exit code"
+        )
+        yield from (indented(line, 4) for line in arm["stderr"][-LINES:])
 
 
 def _summary(header: Record, arms: Sequence[Record], verdict: Record) -> Iterator[tuple[str, str]]:
@@ -48,10 +58,12 @@ def _summary(header: Record, arms: Sequence[Record], verdict: Record) -> Iterato
         again = [arm for arm in arms if arm["run"] > 1 and _is_end(header, arm, side) and arm[f"from_{side}"]]
         if again:
             times = f"{len(again) + 1} times"
-            apart = dict.fromkeys(distance(arm[f"from_{side}"]) for arm in again)
+            apart = dict.fromkeys(distance(arm[f"from_{side}"], header) for arm in again)
             yield f"control {side.upper()}", f"run {times}: {'; '.join(apart)}"
     if first := next((arm for arm in arms if _is_end(header, arm, "b") and arm["from_a"]), None):
-        yield "B beside A", distance(first["from_a"])
+        yield "B beside A", distance(first["from_a"], header)
+    if header["set_aside"]:
+        yield "set aside", f"{', '.join(header['set_aside'])}: A and B say all that counts"
     if header["tolerance"]:
         yield "tolerance", f"{header['tolerance']:g}: results no farther apart count as equal"
     yield "arms", f"{len(arms)}, {sum(arm['seconds'] for arm in arms):.1f} s"
@@ -101,19 +113,28 @@ def _place(atom: Mapping[str, Any]) -> str:
 
 def _singles(header: Record, alone: Sequence[Record]) -> RenderableType:
     tensors = any("elements" in (arm["from_a"] or {}) for arm in alone)
-    columns = ["  difference", "differ", "PSNR dB", "max abs"] if tensors else ["  difference", "metric", "change"]
+    numbers = (
+        ["exit"]
+        if header["counts"] == "exit code"
+        else ["differ", "PSNR dB", "max abs"]
+        if tensors
+        else ["number", "change"]
+    )
+    columns = ["  difference", *numbers]
     rows = []
     for arm in alone:
         atom = header["differences"][arm["turned"][0]]
         what = lines(f"  {atom['what']}: {atom['a']} -> {atom['b']}", f"  {_place(atom)}")
-        rows.append((what, *_numbers(arm, len(columns) - 1), _result(header, arm)))
+        rows.append((what, *_numbers(arm, header, len(numbers)), _result(header, arm)))
     return table([*columns, "result"], rows, whole=["result"], right=columns[1:])
 
 
-def _numbers(arm: Record, count: int) -> tuple[str, ...]:
+def _numbers(arm: Record, header: Record, count: int) -> tuple[str, ...]:
     found = arm["from_a"]
     if found is None or "shapes" in found:
         return ("-",) * count
+    if header["counts"] == "exit code":
+        return ("fails" if arm["value"] else "succeeds",)
     if "change" in found:
         return _number(arm["value"]), _number(found["change"])
     return str(found["elements_differing"]), _number(found["psnr_db"], 5), _number(found["max_abs"])
@@ -146,10 +167,12 @@ def _without_effect(header: Record, verdict: Record) -> Iterator[tuple[str, str]
             yield op, f"{why}: {len(models)} differences of {whose}"
 
 
-def distance(found: Mapping[str, Any]) -> str:
+def distance(found: Mapping[str, Any], header: Record) -> str:
     """How far one result is from another, in words."""
     if "shapes" in found:
         return f"other results: {found['shapes']}"
+    if "change" in found and header["counts"] == "exit code":
+        return {0: "the same exit status", 1: "fails", -1: "succeeds"}[int(found["change"])]
     if "change" in found:
         return f"another number, by {_number(found['change'])}" if float(found["change"]) else "the same number"
     if not found["elements_differing"]:

@@ -38,6 +38,7 @@ class Question:
             "from": self.arms.a.name,
             "to": self.arms.b.name,
             "settings": self.arms.fingerprint,
+            "counts": self.target.counts,
             "metric": self.target.metric,
             "in_process": self.target.in_process,
             "tolerance": self.tolerance,

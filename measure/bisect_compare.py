@@ -35,13 +35,16 @@ def load(path: Path) -> dict[str, Tensor]:
     return kept
 
 
+def size(found: Difference) -> float:
+    """The largest absolute difference, which a tolerance bounds."""
+    return math.inf if "shapes" in found else abs(float(found["change"] if "change" in found else found["max_abs"]))
+
+
 def is_within(found: Difference, tolerance: float) -> bool:
     """Whether two results count as equal: in every byte, or with nothing farther apart than the tolerance."""
-    if "shapes" in found:
-        return False
-    if "change" in found:
-        return abs(float(found["change"])) <= tolerance
-    return found["elements_differing"] == 0 or (tolerance > 0 and float(found["max_abs"]) <= tolerance)
+    if found.get("elements_differing"):
+        return tolerance > 0 and size(found) <= tolerance
+    return size(found) <= tolerance
 
 
 def _of_tensors(found: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> Difference:

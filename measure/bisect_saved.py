@@ -1,10 +1,12 @@
 """A search of `bisect` in a file: written after each arm, and continued by the same command."""
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from numerics.environment import VARIABLES
 from numerics.errors import ConfigurationError
 from numerics.measure import result
 from numerics.measure.bisect import Question
@@ -29,7 +31,8 @@ SAME: Final = {
 def header(question: Question, arguments: Sequence[str]) -> Record:
     """The first record. arguments: of the command line."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    return {**question.header(), **machine(), "started": started, "command": command(arguments)}
+    aside = [name for names in VARIABLES.values() for name in names if name in os.environ]
+    return {**question.header(), **machine(), "set_aside": aside, "started": started, "command": command(arguments)}
 
 
 def folder(path: Path) -> Path:

@@ -5,7 +5,7 @@ from typing import Final
 
 from numerics.measure.bisect import NOTHING, Bisection, Side
 from numerics.measure.bisect_arms import Turned
-from numerics.measure.bisect_compare import Difference, is_within
+from numerics.measure.bisect_compare import Difference, is_within, size
 from numerics.measure.bisect_minimal import minimal, pairs
 from numerics.measure.bisect_use import NOT_HERE, UNKNOWN
 from numerics.measure.result import Record
@@ -20,14 +20,15 @@ def searched(bisection: Bisection) -> Record:
     none gives B's result, all that moved something are turned together, or all there are; ddmin makes the set small;
     and if more than a pair is left, the pairs are tried.
     """
+    if not bisection.atoms:
+        return _verdict(bisection, "equal", "A and B say the same")
     for again in range(1, bisection.question.controls + 1):
         for turned in (NOTHING, bisection.all):
             arm = bisection.arm(turned, again)
             if arm["status"] != "ok":
                 return _verdict(bisection, "undecided", f"{arm['name']}: {arm['status']}: {arm['reason']}")
     if moving := [side for side in ("a", "b") if not _repeats(bisection, side)]:
-        sides = " and ".join(side.upper() for side in moving)
-        return _verdict(bisection, "undecided", f"not reproducible: {sides} run again gives another result")
+        return _verdict(bisection, "undecided", _moves(bisection, moving))
     why = unused(bisection)
     seen = [index for index in sorted(bisection.all) if index not in why]
     if bisection.is_equal(bisection.arm(bisection.all), "a"):
@@ -61,6 +62,15 @@ def noise(bisection: Bisection, side: Side) -> list[Difference]:
 
 def _repeats(bisection: Bisection, side: Side) -> bool:
     return all(is_within(each, bisection.question.tolerance) for each in noise(bisection, side))
+
+
+def _moves(bisection: Bisection, sides: Sequence[Side]) -> str:
+    """That a control is not reproducible, by how much, and whether A and B are farther apart than that."""
+    own = max(size(each) for side in sides for each in noise(bisection, side))
+    both = size(bisection.arm(bisection.all)["from_a"])
+    who = " and ".join(side.upper() for side in sides)
+    hint = "a --tolerance between them would ask about the rest" if both > own else "nothing beside it can be seen"
+    return f"not reproducible: runs of {who} are up to {own:g} apart, A and B {both:g}; {hint}"
 
 
 def _is_recorded(bisection: Bisection) -> bool:

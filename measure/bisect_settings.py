@@ -11,6 +11,7 @@ from numerics.capability import most_specific
 from numerics.context import configuration, configure
 from numerics.environment import CONFIG, RECORD, VARIABLES
 from numerics.errors import ConfigurationError
+from numerics.layers import family_of
 from numerics.presets.checks import ResolvedPreset
 from numerics.presets.file import Catalog
 from numerics.presets.schema import DeclaredReduction, Numerics, Requires
@@ -174,7 +175,7 @@ def of_saved(name: str, saved: Sequence[Mapping[str, Any]], capability: str | No
         pattern = most_specific(tuple(rows), capability)
         each = top if pattern is None else rows[pattern]
         try:
-            places[top["op"], top["model"]] = _saved(each, catalog)
+            places[family_of(top["op"]), top["model"]] = _saved(each, catalog)
         except (KeyError, TypeError, ValueError) as error:
             what = f"no such declaration: {error}" if isinstance(error, KeyError) else str(error)
             raise ConfigurationError(

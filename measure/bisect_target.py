@@ -55,6 +55,11 @@ class Target:
         """Whether it is `module:function`."""
         return FUNCTION.fullmatch(self.name) is not None
 
+    @property
+    def counts(self) -> Literal["return value", "metric", "exit code"]:
+        """What of it is compared."""
+        return "return value" if self.is_function else "exit code" if self.metric is None else "metric"
+
 
 @dataclass(frozen=True)
 class Outcome:

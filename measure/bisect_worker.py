@@ -8,6 +8,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ def answer(target: str, folder: Path) -> dict[str, Any]:
 
 
 def _saved(result: Any, target: str, folder: Path) -> dict[str, Any]:
-    if isinstance(result, int | float):
+    if isinstance(result, Real):
         return {"value": float(result)}
     tensors = dict(_tensors(result, target))
     hashed = digest(tensors)
@@ -53,7 +54,7 @@ def _saved(result: Any, target: str, folder: Path) -> dict[str, Any]:
 def _tensors(result: Any, target: str, name: str = "") -> Iterator[tuple[str, Tensor]]:
     """Every tensor, on the host, under the keys and positions that lead to it."""
     if isinstance(result, Tensor):
-        yield name, result.detach().cpu().contiguous()
+        yield name, _plain(result)
         return
     if isinstance(result, Mapping):
         parts = [(str(key), each) for key, each in result.items()]
@@ -63,6 +64,12 @@ def _tensors(result: Any, target: str, name: str = "") -> Iterator[tuple[str, Te
         raise ConfigurationError(f"TARGET: {target} returned {type(result).__name__}; {LEGAL}")
     for key, each in parts:
         yield from _tensors(each, target, f"{name}.{key}" if name else key)
+
+
+def _plain(x: Tensor) -> Tensor:
+    """On the host, in memory of its own size, since a file holds all the memory behind a view."""
+    x = x.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return x if x.untyped_storage().nbytes() == x.numel() * x.element_size() else x.clone()
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
