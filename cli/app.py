@@ -14,7 +14,8 @@ from numerics.cli.bench import bench
 from numerics.cli.bisect import bisect
 from numerics.cli.identify import identify
 from numerics.cli.models import list_models
-from numerics.cli.options import Capability, Config, Json, Op, completing, kinds, model_names, orders, presets
+from numerics.cli.once import App, OnceGroup
+from numerics.cli.options import Capability, Config, Json, Op, completing, kinds, model_names, orders, presets, use_file
 from numerics.cli.precision import precision
 from numerics.cli.render import (
     DIFFERENT,
@@ -37,8 +38,9 @@ EXIT_CODES = (
 WHERE = """Internal error: {}: {}
 This is a defect of numerics; `numerics --traceback COMMAND ...` shows where it happened."""
 
-app = typer.Typer(
+app = App(
     name="numerics",
+    cls=OnceGroup,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help reads the same in a pipe, and rich need not load
     pretty_exceptions_enable=False,
@@ -86,14 +88,7 @@ def numerics(
 ) -> None:
     """Which floating-point behaviour fused kernels have, who set it, and whether the bytes hold."""
     _options.traceback = traceback
-    _configure(config)
-
-
-def _configure(path: Path | None) -> None:
-    if path is not None:
-        from numerics.context import configure
-
-        configure(path)
+    use_file(config)
 
 
 # --- Commands ---------------------------------------------------------------------------------------------------------
@@ -120,15 +115,15 @@ def show(
     One line a setting; of up to three, or with --full, everything: knobs, sources and what they shadow, conditions, and
     what follows for batches, shards and bytes.
     """
-    _configure(config)
+    use_file(config)
     from numerics.cli.show import page, refuse, resolved, selected
 
     found, refused = resolved(selected(op, model), capability, preset)
-    if found and as_json:
+    refuse(refused)  # a part alone would look like everything
+    if as_json:
         print_json([resolution.to_dict() for resolution in found])
-    elif found:
+    else:
         print_page(*page(found, in_full, asked=model))
-    refuse(refused)
 
 
 @app.command(name="list")
@@ -145,7 +140,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """Presets, reductions, rounding points, ops and models."""
-    _configure(config)
+    use_file(config)
     from numerics.cli.listing import entries, page
     from numerics.context import configuration
 
@@ -169,7 +164,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """A preset or a reduction, in words and as additions."""
-    _configure(config)
+    use_file(config)
     from numerics.cli.explain import explained, page
     from numerics.context import configuration
 
@@ -192,7 +187,7 @@ def diff(
 
     Says in which families a difference matters. Exit 1 if they differ.
     """
-    _configure(config)
+    use_file(config)
     from numerics.cli.diff import compared, page
     from numerics.context import configuration
 
@@ -221,7 +216,7 @@ def check(
 
     Exit 1 if there is a problem or a drift, 2 if a file cannot be read.
     """
-    _configure(config)
+    use_file(config)
     from numerics.cli.check import checked, has_problems, page
 
     found = checked(files or [], fingerprint, capability)
@@ -259,7 +254,7 @@ def verify(
 
     Computes every preset that claims a reference. Exit 1 if a byte differs, 5 if there was nothing to compare.
     """
-    _configure(config)
+    use_file(config)
     try:
         from numerics.cli.verify import chosen, exit_code, page, verified
     except ModuleNotFoundError as error:
@@ -283,7 +278,7 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
 
     Exit 1 if there is a problem; a machine without a GPU is none.
     """
-    _configure(config)
+    use_file(config)
     from numerics.cli.doctor import examined, page
 
     found = examined()

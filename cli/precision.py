@@ -63,7 +63,7 @@ def precision(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Presets beside float32 and float64, stage by stage.
+    """How far presets are from float64, by stage.
 
     RMSE, largest error and bias of the norm, the rotation and the modulation; and in how many values a preset is closer
     to the truth than another. Exit 5 if no preset could be measured.

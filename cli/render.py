@@ -1,4 +1,4 @@
-"""How results reach the terminal: JSON without rich, and tables that fit 80 columns and stay plain when piped."""
+"""How results reach the terminal: JSON without rich, tables as wide as the terminal, and in a pipe plain and whole."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ INTERNAL_ERROR: Final = 101
 READER_GONE: Final = 141  # 128 + SIGPIPE, as a shell reports it; not 1, which would claim a difference
 
 NARROWEST: Final = 40  # columns below which a table is no longer one
+PIPED: Final = 1000  # columns of a page that no terminal folds: a row stays on its line
 NUMBERS: Final = re.compile(r"\[\n\s+(-?\d+(?:,\n\s+-?\d+)*)\n\s+\]")
 
 
@@ -50,12 +51,10 @@ def print_page(*parts: RenderableType) -> None:
     """Tables, headings and text, one below the other."""
     from rich.console import Console
 
-    terminal = to_terminal()
     page = StringIO()
     console = Console(
         file=page,
-        force_terminal=terminal,
-        no_color=not terminal or bool(os.environ.get("NO_COLOR")),
+        force_terminal=to_terminal() and not os.environ.get("NO_COLOR"),  # neither colour nor bold elsewhere
         width=terminal_width(),
         markup=False,
         emoji=False,
@@ -68,9 +67,9 @@ def print_page(*parts: RenderableType) -> None:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, or COLUMNS; 80 in a pipe, whatever terminal stands behind it."""
-    known = to_terminal() or "COLUMNS" in os.environ
-    return max(shutil.get_terminal_size((80, 24)).columns, NARROWEST) if known else 80
+    """Columns of the terminal, or COLUMNS; in a pipe enough for every row, whatever terminal stands behind it."""
+    known = to_terminal() or os.environ.get("COLUMNS")
+    return max(shutil.get_terminal_size((80, 24)).columns, NARROWEST) if known else PIPED
 
 
 def to_terminal() -> bool:

@@ -129,7 +129,7 @@ def test_a_plot_without_matplotlib_names_the_extra(
 
 
 def test_a_saved_result_is_shown_with_ratios(numerics: Command, saved: Path) -> None:
-    found = numerics("bench", saved)
+    found = numerics("bench", saved, COLUMNS="80")
     assert found.code == 0
     lines = [line.split() for line in found.out.splitlines()]
     assert ["16384x5376", "80.00", "a", "copy"] in lines

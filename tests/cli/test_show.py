@@ -154,6 +154,12 @@ def test_a_given_capability_beats_the_driver(
 # --- Errors -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_part_of_what_was_asked_for_is_not_shown(numerics: Command) -> None:
+    found = numerics("show", VLLM_OMNI_FUSED_MODULATION_NUMERICS="vlm_cuda")  # legal in the two other families
+    assert (found.code, found.out) == (2, "")
+    assert "nearest: vllm_cuda" in found.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
@@ -175,7 +181,8 @@ def test_a_given_capability_beats_the_driver(
 def test_what_is_not_legal_exits_2_and_says_what_is(
     numerics: Command, arguments: tuple[str, ...], environment: dict[str, str], message: str, as_json: tuple[str, ...]
 ) -> None:
-    found = numerics("show", "--op", "fused_qk_norm_rope", *arguments, *as_json, **environment)
+    op = () if "--op" in arguments else ("--op", "fused_qk_norm_rope")
+    found = numerics("show", *op, *arguments, *as_json, **environment)
     assert (found.code, found.out) == (2, "")
     assert message in found.err
     assert found.err.count(message) == 1

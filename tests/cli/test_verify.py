@@ -80,7 +80,7 @@ def test_knobs_that_the_bytes_can_see_are_named(everything: Everything) -> None:
 
 
 def test_a_page_says_what_was_compared_and_what_the_bytes_see(numerics: Command) -> None:
-    found = numerics("verify", "--preset", "vllm_cuda_128")
+    found = numerics("verify", "--preset", "vllm_cuda_128", COLUMNS="80")
     assert (found.code, found.err) == (0, "")
     shown = words(found.out)
     assert "preset reference cases rows elements differ vllm_cuda_128 vllm_c >=0.20,<0.34" in shown
