@@ -186,7 +186,7 @@ _TINY: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
             "axes_dims": list(_AXES),
             "axes_lens": [128, 16, 16],
         },
-        "ovis_image": {**_FLUX, "axes_dims_rope": _AXES},
+        "ovis_image": {**_FLUX, "out_channels": 8, "axes_dims_rope": _AXES},
         "minimax_h3": {
             **_HEADS,
             "hidden_size": 96,

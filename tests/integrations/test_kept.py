@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import FirstBlockCacheConfig, FlowMatchEulerDiscreteScheduler
+from diffusers import FirstBlockCacheConfig
 from torch import Tensor, nn
 
 import numerics
@@ -200,7 +200,7 @@ def test_the_callers_kwargs_are_never_written_to(tiny: ModelCase, model: Any) ->
     assert (kwargs, set(inputs)) == before
 
 
-# --- Training, caches, loops ------------------------------------------------------------------------------------------
+# --- Training, caches ------------------------------------------------------------------------------------------
 
 
 def test_gradient_checkpointing_changes_no_byte_of_output_or_gradient(flux2_inputs: Inputs) -> None:
@@ -247,26 +247,6 @@ def test_a_block_cache_works_in_either_order_of_installation(cache_first: bool) 
         with expected_model.cache_context("cond"):
             expected = [x for _ in range(3) for x in forward(expected_model, inputs)]
     assert same_bytes(loop(both), expected)
-
-
-def test_28_steps_of_a_flow_matching_loop_keep_every_byte(flux2_inputs: Inputs) -> None:
-    def latents(model: Any) -> list[Tensor]:
-        scheduler = FlowMatchEulerDiscreteScheduler()
-        scheduler.set_timesteps(28)
-        x, steps = flux2_inputs["hidden_states"], []
-        for t in scheduler.timesteps:
-            timestep = (t / 1000).expand(len(x)).to(x.dtype)
-            (velocity,) = forward(model, {**flux2_inputs, "hidden_states": x, "timestep": timestep})
-            x = scheduler.step(velocity, t, x, return_dict=False)[0]
-            steps.append(x)
-        return steps
-
-    model = made(TINY["flux2"], num_layers=1, num_single_layers=1)
-    with apply(model):
-        ours = latents(model)
-    with stock_as_on_a_gpu(model, PRESET):
-        assert same_bytes(ours, latents(model))
-    assert len(ours) == 28
 
 
 def test_a_model_on_the_meta_device_gives_shapes(flux2_inputs: Inputs) -> None:
