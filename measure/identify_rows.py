@@ -107,18 +107,19 @@ def made_rows(number: int, width: int, dtype: torch.dtype, generator: torch.Gene
 
     Which of the small squares are lost depends on the order, so that its sums are many ulps apart.
     """
-    x = torch.randn(number, width, generator=generator)
-    large = torch.rand(number, width, generator=generator) < 4 / width
+    device = generator.device
+    x = torch.randn(number, width, generator=generator, device=device)
+    large = torch.rand(number, width, generator=generator, device=device) < 4 / width
     large[::2] = False
-    factor = torch.where(large, 2.0**SPREAD * (0.5 + torch.rand(number, width, generator=generator)), 1.0)
-    x *= factor
-    x[:, 0] = 0.5 + torch.rand(number, generator=generator)  # the element that is read is positive and of usual size
+    spread = 2.0**SPREAD * (0.5 + torch.rand(number, width, generator=generator, device=device))
+    x *= torch.where(large, spread, 1.0)
+    x[:, 0] = 0.5 + torch.rand(number, generator=generator, device=device)  # the element that is read is positive and of usual size
     return x.to(dtype)
 
 
 def made_weight(width: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
     """[N], all mantissas alike."""
-    return (0.5 + 1.5 * torch.rand(width, generator=generator)).to(dtype)
+    return (0.5 + 1.5 * torch.rand(width, generator=generator, device=generator.device)).to(dtype)
 
 
 # --- Search -----------------------------------------------------------------------------------------------------------

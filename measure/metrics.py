@@ -54,7 +54,7 @@ def bias(found: Tensor, reference: Tensor) -> float:
 
 def max_ulp(found: Tensor, reference: Tensor) -> int:
     """How many representable numbers the farthest two elements are apart; 0.0 and -0.0 are not."""
-    return int((_places(found) - _places(reference)).abs().max())
+    return int((places(found) - places(reference)).abs().max())
 
 
 def ssim(found: Tensor, reference: Tensor) -> float | None:
@@ -101,8 +101,8 @@ def _band(size: int, like: Tensor) -> Tensor:
     return like.new_zeros(windows, size).scatter_(1, columns, (weights / weights.sum()).expand(windows, -1))
 
 
-def _places(x: Tensor) -> Tensor:
-    """Integers that count representable numbers: the bits of a positive number, and those of its negative, mirrored."""
+def places(x: Tensor) -> Tensor:
+    """int64: integers that count representable numbers: the bits of a positive number, and those of its negative, mirrored."""
     bits = x.contiguous().view(INTEGERS[x.element_size()]).long()
     magnitude = bits & ((1 << (8 * x.element_size() - 1)) - 1)
     return torch.where(bits < 0, -magnitude, magnitude)

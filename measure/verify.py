@@ -1,0 +1,100 @@
+"""`verify`: each op under each preset beside every reference that is there, and what became of it, as records."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numerics.measure.verify_beside import Beside
+from numerics.measure.verify_calls import Caller
+from numerics.measure.verify_golden import replayed
+from numerics.measure.verify_rows import pools
+from numerics.measure.verify_subject import GOLDEN, Plan, Record, Subject, of_tally
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One preset and op: what is compiled once is used for every reference. `also`: presets that compute the same."""
+
+    preset: str
+    op: str
+    golden: bool
+    live: bool
+    also: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For a progress bar."""
+        return f"{self.preset}, {self.op}"
+
+
+class Verifier:
+    """Runs units; holds what they share."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._pools = pools(plan.catalog, plan.device, plan.seed)
+
+    def units(self) -> list[Unit]:
+        """The work, that of presets which compute the same under the same references done once."""
+        first: dict[tuple[Any, ...], tuple[str, str]] = {}
+        also: dict[tuple[str, str], list[str]] = {}
+        found = []
+        for op in self.plan.ops:
+            for name in self.plan.presets:
+                subject = Subject(self.plan, name, op)
+                if not subject.numerics.is_exact:
+                    continue
+                same = first.setdefault(subject.key, (name, op))
+                if same != (name, op):
+                    also.setdefault(same, []).append(name)
+                golden = GOLDEN in self.plan.references and bool(subject.golden)
+                found.append(Unit(name, op, golden, live=same == (name, op)))
+        return [replace(unit, also=tuple(also.get((unit.preset, unit.op), ()))) for unit in found]
+
+    def run(self, unit: Unit) -> list[Record]:
+        """The records of a unit. What fails is a record, too."""
+        subject = Subject(self.plan, unit.preset, unit.op)
+        records = [*self._attempt(subject, self._golden)] if unit.golden else []
+        records += [subject.record(reference=name, absent=why) for name, why in subject.absent.items()]
+        if unit.live:
+            found = [*self._attempt(subject, self._live)]
+            records += found
+            records += [{**each, "preset": name, "same_as": unit.preset} for name in unit.also for each in found]
+        return records
+
+    def _attempt(self, subject: Subject, work: Callable[[Subject], Iterator[Record]]) -> Iterator[Record]:
+        try:
+            yield from work(subject)
+        except Exception as error:  # noqa: BLE001  # a kernel that does not compile is a finding; the others go on
+            yield subject.record(reference=None, error=f"{type(error).__name__}: {error}")
+
+    def _golden(self, subject: Subject) -> Iterator[Record]:
+        for case in subject.golden:
+            for by_reference in (True, False) if subject.has_kernel(case.dtype) else (False,):
+                caller = Caller(subject.op, subject.numerics)
+                with caller.watching():
+                    tally = replayed(case, subject.numerics, self.plan.device, by_reference=by_reference)
+                yield subject.record(
+                    reference=GOLDEN,
+                    shows="claim",
+                    case=case.name,
+                    arm="kernel" if caller.fused else "eager",
+                    not_fused=None if by_reference else caller.reason,
+                    rows=tally.elements // case.width,
+                    **of_tally(tally),
+                )
+
+    def _live(self, subject: Subject) -> Iterator[Record]:
+        if not subject.samples:
+            yield subject.record(
+                reference=None, absent="its order is declared for none of the widths that are asked for"
+            )
+            return
+        beside = Beside(subject, self._pools)
+        for number, sample in enumerate(subject.samples):
+            beside.call(sample, self.plan.seed + number)
+        round_ = 0
+        while subject.samples[0].norms()[0] and 0 < beside.least < self.plan.elements:
+            round_ += 1
+            beside.call(subject.samples[0].again(round_), self.plan.seed + 1000 * round_)
+        yield from beside.records()
