@@ -84,19 +84,27 @@ def tile_of(
     heads: Sequence[int], head_dim: int, element_size: int, tokens: int, *, interleaved: bool
 ) -> tuple[int, int]:
     """Heads a tile, and warps: the fastest of those measured on an H200. No bit depends on them."""
-    row = max(16, 1 << (head_dim - 1).bit_length()) * element_size  # bytes
+    row = _row_bytes(head_dim, element_size)
     if not interleaved:  # an exchange between threads leaves fewer registers, and two warps hide its latency
         rows = 2048 // row if all(n % 8 == 0 for n in heads) else 4096 // row
         return max(1, rows), 2
-    if tokens * sum(heads) * row < FEW_BYTES:
-        return max(1, 1024 // row), 1
-    return max(1, 2048 // row), 2 if row <= 128 else 1
+    few = tokens * sum(heads) * row < FEW_BYTES
+    return max(1, (1024 if few else 2048) // row), 1
 
 
 def wave_of(rows: int, num_warps: int, head_dim: int, element_size: int) -> int:
-    """How many of a tile's rows its threads hold at once, each thread 16 bytes."""
-    row = (1 << (head_dim - 1).bit_length()) * element_size  # bytes
+    """How many rows the threads hold at once, each 16 bytes, where each reads what rows share for itself; 0 elsewhere.
+
+    As measured on an H200: two warps of few rows gain by it, one warp or more rows lose.
+    """
+    row = _row_bytes(head_dim, element_size)
+    if num_warps == 1 or rows * row > num_warps * 1024:
+        return 0
     return min(rows, max(1, num_warps * 512 // row))
+
+
+def _row_bytes(head_dim: int, element_size: int) -> int:
+    return max(16, 1 << (head_dim - 1).bit_length()) * element_size
 
 
 def _is_one_run(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -9,33 +9,41 @@ from numerics.ops.stages import _negative, _rotate, _round_at
 
 
 @triton.jit
-def _wave(vector, WAVE: tl.constexpr, N: tl.constexpr):
-    """[N] -> [WAVE, N], the same in each row: as many rows as the threads of a program hold at once.
+def _read_shared(pointer, place, mask, WAVE: tl.constexpr, N: tl.constexpr):
+    """[1 or WAVE, N]: what all rows of a tile share, at the N places.
 
-    What all rows of a tile share is read like this, each thread its own part, since a vector would be read by some
-    threads and handed to the others.
+    Read as a vector, each element is read once and handed to the threads of other rows: by shuffles in one warp, but
+    through shared memory where there are more. With WAVE, as many rows as the threads hold at once, each thread reads
+    for itself, which moves more bytes out of the L1 cache but nothing between threads.
     """
-    return tl.broadcast_to(vector[None, :], (WAVE, N))
+    if WAVE:
+        place = tl.broadcast_to(place[None, :], (WAVE, N))
+        return tl.load(pointer + place, mask=tl.broadcast_to(mask[None, :], (WAVE, N)), other=0.0)
+    else:
+        return tl.load(pointer + place, mask=mask, other=0.0)
 
 
 @triton.jit
-def _spread(x, ROWS: tl.constexpr, WAVE: tl.constexpr, N: tl.constexpr):
-    """[WAVE, N] -> [ROWS, N], the same for each WAVE of rows: nothing moves."""
-    return tl.reshape(tl.broadcast_to(x[None, :, :], (ROWS // WAVE, WAVE, N)), (ROWS, N))
+def _for_each_row(x, ROWS: tl.constexpr, WAVE: tl.constexpr, N: tl.constexpr):
+    """What `_read_shared` read -> float32 [1 or ROWS, N], without a move between threads where they read a WAVE."""
+    x = x.to(tl.float32)
+    if WAVE:
+        return tl.reshape(tl.broadcast_to(x[None, :, :], (ROWS // WAVE, WAVE, N)), (ROWS, N))
+    else:
+        return x[None, :]
 
 
 @triton.jit
 def _cos_sin(
     table_row,
     live,
-    ROWS: tl.constexpr,
     WAVE: tl.constexpr,
     BLOCK: tl.constexpr,
     HALF: tl.constexpr,
     ONE_TOKEN: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):
-    """Float32 [ROWS, pairs, or elements where halves rotate]; 0 where nothing is rotated."""
+    """As read [1, WAVE or ROWS, pairs, or elements where halves rotate]; 0 where nothing is rotated."""
     N: tl.constexpr = BLOCK // 2 if INTERLEAVED else BLOCK
     number = tl.arange(0, N)
     if INTERLEAVED:
@@ -46,14 +54,15 @@ def _cos_sin(
         pair = tl.max_contiguous(tl.multiple_of(pair, grain(HALF)), grain(HALF))
         rotated = number < 2 * HALF
     if ONE_TOKEN:
-        pair, mask = _wave(pair, WAVE, N), _wave(rotated, WAVE, N)
-        c = _spread(tl.load(table_row + pair, mask=mask, other=0.0), ROWS, WAVE, N)
-        s = _spread(tl.load(table_row + HALF + pair, mask=mask, other=0.0), ROWS, WAVE, N)
+        return (
+            _read_shared(table_row, pair, rotated, WAVE, N),
+            _read_shared(table_row + HALF, pair, rotated, WAVE, N),
+        )
     else:
         mask = live & rotated[None, :]
         c = tl.load(table_row + pair[None, :], mask=mask, other=0.0)
         s = tl.load(table_row + HALF + pair[None, :], mask=mask, other=0.0)
-    return c.to(tl.float32), s.to(tl.float32)
+        return c, s
 
 
 @triton.jit

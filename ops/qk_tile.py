@@ -5,12 +5,12 @@ from __future__ import annotations
 from numerics.ops.language import ceil_pow2, contains, field, tl, triton
 from numerics.ops.qk_rotation import (
     _cos_sin,
+    _for_each_row,
     _is_identity,
     _is_marked,
+    _read_shared,
     _rotate_halves,
     _rotate_neighbours,
-    _spread,
-    _wave,
 )
 from numerics.ops.reduction import _across, _mean, _sum_from_memory, _within
 from numerics.ops.stages import _normalize, _round_at
@@ -33,7 +33,7 @@ def _norm_rope_tile(
     HEAD_DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     ROWS: tl.constexpr,
-    WAVE: tl.constexpr,  # rows that the threads of a program hold at once
+    WAVE: tl.constexpr,  # see _read_shared
     RMS_NORM_REDUCTION: tl.constexpr,
     ROUNDING_POINTS: tl.constexpr,
     ROPE_ROTATION: tl.constexpr,
@@ -61,11 +61,16 @@ def _norm_rope_tile(
     marked = _is_marked(table_row, live, HALF, ONE_TOKEN)
     column = tl.arange(0, BLOCK)[None, :]
     x = _load(x_row + column, live & (column < HEAD_DIM), WHOLE)
-    # The table is read before the sum, across which the compiler moves no reads.
-    c, s = _cos_sin(table_row, live, ROWS, WAVE, BLOCK, HALF, ONE_TOKEN, INTERLEAVED)
+    # The table is read before the sum, across which the compiler moves no reads, and brought into place after it.
+    c, s = _cos_sin(table_row, live, WAVE, BLOCK, HALF, ONE_TOKEN, INTERLEAVED)
     y = _normalized(
         x, x_row, weight_ptr, live, eps, HEAD_DIM, ROWS, WAVE, RMS_NORM_REDUCTION, ROUNDING_POINTS, HAS_WEIGHT
     )
+    if ONE_TOKEN:
+        N: tl.constexpr = BLOCK // 2 if INTERLEAVED else BLOCK
+        c, s = _for_each_row(c, ROWS, WAVE, N), _for_each_row(s, ROWS, WAVE, N)
+    else:
+        c, s = c.to(tl.float32), s.to(tl.float32)
     if INTERLEAVED:
         out = _rotate_neighbours(
             y, c, s, ROWS, BLOCK, HALF, PARTIAL, EXACT_PRODUCTS, dtype, ROUNDING_POINTS, ROPE_ROTATION
@@ -124,10 +129,10 @@ def _normalized(
     """[ROWS, ceil_pow2(HEAD_DIM)] float32: what the rotation reads."""
     dtype: tl.constexpr = x_row.dtype.element_ty
     BLOCK: tl.constexpr = ceil_pow2(HEAD_DIM)
-    element = _wave(tl.arange(0, BLOCK), WAVE, BLOCK)
+    element = tl.arange(0, BLOCK)
     weight = 0.0
     if HAS_WEIGHT:
-        weight = _spread(_load(weight_ptr + element, element < HEAD_DIM, BLOCK == HEAD_DIM), ROWS, WAVE, BLOCK)
+        weight = _for_each_row(_read_shared(weight_ptr, element, element < HEAD_DIM, WAVE, BLOCK), ROWS, WAVE, BLOCK)
     if RMS_NORM_REDUCTION == "triton":
         mean = tl.sum(x * x, axis=1) / HEAD_DIM
     else:

@@ -54,7 +54,7 @@ class RowPlan:
         rounded = self.branch is None or "residual" in numerics.rounding_points
         threads, vector = _layout(order, width, x.element_size(), rounded=rounded)
         rows_per_program, num_warps = _geometry(
-            width, rows, threads, vector, branched=self.branch is not None, modulated=has_modulation
+            width, rows, threads, vector, order, branched=self.branch is not None, modulated=has_modulation
         )
         strides = [
             _row_stride(tensors[name]) if name in tensors else 0 for name in ("x", "branch", "gate", "shift", "scale")
@@ -104,8 +104,20 @@ class RowPlan:
         return (1, 0) if self.gate is None else (0, 1)
 
 
-def _geometry(width: int, rows: int, threads: int, vector: int, *, branched: bool, modulated: bool) -> tuple[int, int]:
+def _geometry(
+    width: int,
+    rows: int,
+    threads: int,
+    vector: int,
+    order: Order | Literal["triton"],
+    *,
+    branched: bool,
+    modulated: bool,
+) -> tuple[int, int]:
     """Rows a program, and warps: the fastest of those measured on an H200. No bit depends on them."""
+    if not isinstance(order, str) and (order.threads, order.vector) != (threads, vector):
+        # The row is read again for its sum: more warps than a pass of the order fills would read the same elements.
+        return 1, 4 if branched else max(1, min(4, order.threads * order.vector // 64))
     block = _ceil_pow2(threads) * _ceil_pow2(vector)
     if threads * vector >= width and block < FULL_BLOCK:  # short rows share a program, unless there are few
         spread = max(1, rows // FEW_ROWS)
