@@ -119,11 +119,13 @@ def show(
     from numerics.cli.show import page, refuse, resolved, selected
 
     found, refused = resolved(selected(op, model), capability, preset)
-    refuse(refused)  # a part alone would look like everything
+    if not found or any(isinstance(each, ConfigurationError) for each in refused):
+        refuse(refused)  # what is wrong is to be mended first; what this machine refuses leaves the rest as it is
     if as_json:
         print_json([resolution.to_dict() for resolution in found])
     else:
         print_page(*page(found, in_full, asked=model))
+    refuse(refused)
 
 
 @app.command(name="list")
