@@ -34,6 +34,9 @@ def explained(catalog: Catalog, name: str, width: int | None, rows: int | None) 
     preset = catalog.presets.get(name)
     known = {*catalog.reductions, OPEN_REDUCTION}
     if preset is None and name not in known:
+        if name in {*catalog.model_names(), *catalog.classes()}:
+            cure = f"`numerics show --model {name}` prints the presets of a model"
+            raise ConfigurationError(f"{name!r}: a model, and neither a preset nor a reduction; {cure}")
         raise ConfigurationError(f"{name!r}: no such preset or reduction{nearest(name, {*catalog.presets, *known})}")
     names = [name] if preset is None else [preset.knobs["rms_norm_reduction"]]
     if preset is not None and name in known and name not in names:

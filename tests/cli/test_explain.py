@@ -144,6 +144,8 @@ def test_pieces_are_those_that_hold_for_any_number_of_rows(numerics: Command, wr
     ("arguments", "message"),
     [
         (("vlm_cuda",), "'vlm_cuda': no such preset or reduction; nearest: vllm_cuda"),
+        (("flux2",), "a model, and neither a preset nor a reduction; `numerics show --model flux2` prints"),
+        (("MiniMaxH3DiTModel",), "`numerics show --model MiniMaxH3DiTModel` prints"),
         (
             ("vllm_cuda_128", "--width", "64"),
             "reduction 'vllm_cuda_128' at width 64: it is declared for rows of 128 elements, not 64",
