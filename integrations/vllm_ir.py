@@ -1,7 +1,6 @@
 """The fused norms as a provider of vLLM's IR ops, which vLLM uses where its own ir_op_priority names it."""
 
 import hashlib
-import inspect
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +13,9 @@ from torch import Tensor
 from numerics.errors import ConfigurationError
 from numerics.integrations.installed import Installed
 from numerics.ops import norm
+from numerics.ops.dispatch import capability_of
 from numerics.ops.inputs import word
+from numerics.ops.registry import Op
 from numerics.resolution import Resolution
 from numerics.resolve import resolve
 
@@ -42,23 +43,19 @@ def install() -> Installed:
     registry, found = _registry()
     settings = {name: resolve("fused_rms_norm", model) for name, model in MODELS.items()}
     installed = Installed(f"vllm {found}", {(MODELS[name], "fused_rms_norm"): each for name, each in settings.items()})
-    _active.append(installed)
-    installed.at_end(_active.clear)
     LOG.info("numerics: provider of IR ops in %s, settings %s", installed.engine, installed.fingerprint)
     for line in installed.lines():
         LOG.info("numerics: %s", line)
     for name, numerics in settings.items():
-        path, make = f"vllm.ir.ops.{name}", MAKE[name]
-        implementation, supports = make(numerics, _dtypes(numerics))
-        op = registry.get(name)
-        if reason := _why_unknown(op, implementation):
+        path, op = f"vllm.ir.ops.{name}", registry[name]
+        if reason := _registered(op, *MAKE[name](numerics, _dtypes(numerics)), numerics):
             LOG.warning("numerics: %s gets no provider: %s", path, reason)
             installed.keep(path, reason)
             continue
-        op.register_impl(PROVIDER, supported=_on_cuda(), supports_args=supports)(implementation)
-        _name_settings(op.impls[PROVIDER], numerics)
         installed.replace(path, partial(_undo, op))
         LOG.info("numerics: provider %r of %s; to use it: --ir-op-priority.%s %s", PROVIDER, path, name, PROVIDER)
+    _active.append(installed)
+    installed.at_end(_active.clear)
     return installed
 
 
@@ -88,17 +85,21 @@ def _on_cuda() -> bool:
     return bool(current_platform.is_cuda())
 
 
-def _why_unknown(op: Any, implementation: Callable[..., Any]) -> str | None:
-    """Why the op cannot have this implementation; None where it can."""
+def _registered(
+    op: Any, implementation: Callable[..., Any], supports: Callable[..., bool], numerics: Resolution
+) -> str | None:
+    """Register an implementation. Returns why that cannot be; None where it was done."""
     if op is None:
         return "vLLM has no such op"
     if PROVIDER in op.impls:
         return f"another provider {PROVIDER!r} is registered"
-    theirs, ours = inspect.signature(op.impls["native"].impl_fn), inspect.signature(implementation)
-    if [(each.name, each.kind, each.default) for each in theirs.parameters.values()] != [
-        (each.name, each.kind, each.default) for each in ours.parameters.values()
-    ]:
-        return f"its signature is {theirs}, not {ours}"
+    try:
+        made = op.register_impl(PROVIDER, supported=_on_cuda(), supports_args=supports)(implementation)
+    except ValueError as error:  # the signature of vLLM's op is another
+        return str(error)
+    # vLLM's keys of compiled graphs know an implementation by its source alone; the settings decide as well.
+    key = hashlib.sha256(f"{made.uuid()} {numerics.key}".encode()).hexdigest()
+    made.uuid = lambda: key
     return None
 
 
@@ -106,13 +107,6 @@ def _undo(op: Any) -> bool:
     found = op.impls.pop(PROVIDER, None)
     op._priority_impls = [each for each in op._priority_impls if each is not found]
     return found is not None
-
-
-def _name_settings(implementation: Any, numerics: Resolution) -> None:
-    """Put the settings into vLLM's keys of compiled graphs, which know the source of an implementation alone."""
-    source = implementation.uuid()
-    text = f"{source} {version('omni-numerics')} {numerics.key}"
-    implementation.uuid = lambda: hashlib.sha256(text.encode()).hexdigest()
 
 
 def _dtypes(numerics: Resolution) -> frozenset[torch.dtype]:
@@ -129,6 +123,18 @@ def _dtypes(numerics: Resolution) -> frozenset[torch.dtype]:
 # With the names, annotations and defaults of vLLM's own, which it compares.
 
 
+def _is_symbolic(x: Tensor) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in x.shape)
+
+
+def _traced(op: Op, numerics: Resolution, x: Tensor, *more: Any) -> Any:
+    """The custom op, for a graph of vLLM's that is lowered: how many rows it will have is seen when it runs."""
+    bound = numerics.bind(capability_of(x.device))
+    width = x.shape[-1]
+    bound.check_call(width=width if isinstance(width, int) else None, rows=None, dtype=word(x.dtype))
+    return op.call(x, *more, bound.min_tokens, bound.numerics.text)
+
+
 def _rms_norm(
     numerics: Resolution, dtypes: frozenset[torch.dtype]
 ) -> tuple[Callable[..., Tensor], Callable[..., bool]]:
@@ -138,6 +144,8 @@ def _rms_norm(
         epsilon: float,
         variance_size: int | None = None,  # noqa: ARG001  # None, or `supports` says no
     ) -> Tensor:
+        if _is_symbolic(x):
+            return _traced(norm.NORM, numerics, x, weight, epsilon)  # type: ignore[no-any-return]
         return norm.rms_norm(x, weight, epsilon, numerics=numerics)
 
     def supports(
@@ -161,6 +169,8 @@ def _fused_add_rms_norm(
         epsilon: float,
         variance_size: int | None = None,  # noqa: ARG001  # None, or `supports` says no
     ) -> tuple[Tensor, Tensor]:
+        if _is_symbolic(x):
+            return _traced(norm.ADD_NORM, numerics, x, x_residual, weight, epsilon)  # type: ignore[no-any-return]
         return norm.fused_add_rms_norm(x, x_residual, weight, epsilon, numerics=numerics)
 
     def supports(
