@@ -24,11 +24,11 @@ from numerics.cli.render import (
     complain,
     print_json,
     print_page,
-    with_progress,
     write,
 )
 from numerics.cli.report import report
 from numerics.cli.trajectory import trajectory
+from numerics.cli.verify import verify
 from numerics.errors import ConfigurationError, NumericsError
 
 EXIT_CODES = (
@@ -243,38 +243,6 @@ def schema(
 
 
 @app.command()
-def verify(
-    preset: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PRESET", help="One preset; may be repeated.", autocompletion=completing(presets)),
-    ] = None,
-    op: Op = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> None:
-    """Presets against the bytes of their providers, on a CPU.
-
-    Computes every preset that claims a reference. Exit 1 if a byte differs, 5 if there was nothing to compare.
-    """
-    use_file(config)
-    try:
-        from numerics.cli.verify import chosen, exit_code, page, verified
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(f"verify computes with {error.name}, which is not installed") from None
-    from numerics.context import configuration
-
-    catalog = configuration().catalog
-    named = with_progress(chosen(catalog, preset or ()), lambda each: each.name)
-    found = [verified(catalog, each, op) for each in named]
-    if as_json:
-        print_json(found)
-    else:
-        print_page(*page(found))
-    if code := exit_code(found):
-        raise typer.Exit(code)
-
-
-@app.command()
 def doctor(config: Config = None, as_json: Json = False) -> None:
     """What this machine runs, and what is wrong with it.
 
@@ -299,3 +267,4 @@ app.command()(precision)
 app.command(name="models")(list_models)
 app.command()(report)
 app.command()(trajectory)
+app.command()(verify)

@@ -1,192 +1,148 @@
-"""`numerics verify`: every preset that claims a reference, computed on a CPU and compared with the provider's bytes."""
+"""`numerics verify`: its options, and what they lead to. Its pages stand in verify_pages.py."""
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from numerics.cli import words
-from numerics.cli.render import DIFFERENT, FINE, NOTHING_VERIFIED, heading, table
-from numerics.errors import ConfigurationError, nearest
-from numerics.golden.arrays import load
-from numerics.golden.cases import Case
-from numerics.golden.replay import breakages, cases_of, compare, differing, run, witness
+import typer
+
+from numerics.cli.options import (
+    Config,
+    Json,
+    Ops,
+    Out,
+    Seed,
+    VllmLibrary,
+    check_known,
+    device_of,
+    presets,
+    several,
+    use_file,
+)
+from numerics.cli.render import DIFFERENT, FINE, NOTHING_VERIFIED, print_json, print_page, with_progress
+from numerics.errors import ConfigurationError
 from numerics.layers import family_of
-from numerics.presets import properties
-from numerics.presets.checks import ResolvedPreset
-from numerics.presets.file import Catalog
-from numerics.presets.schema import Numerics, Reduction
+from numerics.presets.vocabulary import OPS
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from torch import Tensor
+    from numerics.measure.verify_subject import Plan, Record
+    from numerics.measure.verify_summary import Found
 
-VERIFIED: Final = "verified"
-DIFFERS: Final = "differs"
-UNSEEABLE: Final = "enable_fp_fusion"  # a CPU contracts nothing, and a preset with a reference never asks for it
-Found = dict[str, Any]
+MOST_JOBS: Final = 12  # processes on one GPU
+REFERENCES: Final = ("golden", "aten", "vllm", "diffusers", "flashinfer", "quack", "apex", "eager", "declaration")
 
 
-def chosen(catalog: Catalog, names: Sequence[str]) -> list[ResolvedPreset]:
-    """The presets of these names, or all that claim a reference. Raises ConfigurationError for an unknown name."""
-    if not names:
-        return [preset for preset in catalog.presets.values() if preset.reference is not None]
+def verify(
+    preset: Annotated[
+        list[str] | None, several("PRESET", "May be repeated; all that claim a reference without it.", presets)
+    ] = None,
+    op: Ops = None,
+    reference: Annotated[
+        list[str] | None,
+        several("NAME", f"May be repeated; all without it: {', '.join(REFERENCES)}.", lambda: REFERENCES),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="cuda or cpu; a GPU without it, if there is one.")
+    ] = None,
+    elements: Annotated[
+        int, typer.Option(min=0, metavar="N", help="At least so many of each op, preset and live reference.")
+    ] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Processes; up to 12 on a GPU without it, one on a CPU.")
+    ] = None,
+    vllm_library: VllmLibrary = None,
+    vllm_rotary: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its vllm_flash_attn/ops/triton/rotary.py.")
+    ] = None,
+    vllm_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Of that library, such as 0.29.0.")
+    ] = None,
+    seed: Seed = 0,
+    out: Out = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Presets against the bytes of what they claim.
+
+    Golden bytes of the providers, and libraries that are here, live; on a GPU every kernel against its eager reference
+    as well, which proves no claim. Exit 1 if a byte differs, 5 if nothing that is claimed could be compared.
+    """
+    use_file(config)
+    names, references = _presets(preset), check_known("reference", reference, REFERENCES) or REFERENCES
+    ops = _ops(op or ())
+    try:
+        from numerics.measure.peers import Locations
+        from numerics.measure.result import check_writable
+        from numerics.measure.verify_subject import Plan
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"verify computes with {error.name}, which is not installed") from None
+    from numerics.context import configuration
+
+    if vllm_version is not None and vllm_library is None:
+        raise ConfigurationError("--vllm-version: of no use without --vllm-library")
+    if out is not None:
+        check_writable(out)  # before the work
+    where = device_of(device)
+    locations = Locations(vllm_library, vllm_rotary)
+    plan = Plan(configuration().catalog, names, ops, references, where, elements, seed, locations, vllm_version)
+    found = _verified(plan, jobs or (min(MOST_JOBS, os.cpu_count() or 1) if where.type == "cuda" else 1), out)
+    if as_json:
+        print_json(found)
+    else:
+        from numerics.cli.verify_pages import page
+
+        print_page(*page(found))
+    if code := exit_code(found):
+        raise typer.Exit(code)
+
+
+def _presets(names: Sequence[str] | None) -> tuple[str, ...]:
+    """These, or all that claim a reference. Raises ConfigurationError for an unknown name."""
+    from numerics.context import configuration
+
+    known = configuration().catalog.presets
+    return check_known("preset", names, known) or tuple(name for name in known if known[name].reference is not None)
+
+
+def _ops(names: Sequence[str]) -> tuple[str, ...]:
+    """Of these families and ops, or all. Raises ConfigurationError for an unknown name."""
     for name in names:
-        if name not in catalog.presets:
-            raise ConfigurationError(f"preset {name!r}: no such preset{nearest(name, catalog.presets)}")
-    return [catalog.presets[name] for name in dict.fromkeys(names)]
+        family_of(name)
+    return tuple(op for op, family in OPS.items() if not names or op in names or family in names)
 
 
-def verified(catalog: Catalog, preset: ResolvedPreset, op: str | None) -> Found:
-    """What became of one preset, as JSON values. Without golden bytes, of this op if one is given, nothing did."""
-    family = None if op is None else family_of(op)
-    cases = [case for case in cases_of(preset, catalog.reductions) if family in (None, case.family)]
-    reference = preset.reference
-    found: Found = {
-        "preset": preset.name,
-        "reference": reference and {"provider": reference.provider, "versions": reference.versions},
-        "status": words.DECLARED if reference else words.NO_CLAIM,
-        "cases": len(cases),
-        "rows": 0,
-        "elements": 0,
-        "differing": 0,
-    }
-    if not cases:
-        return found
-    numerics = preset.numerics(catalog.reductions)
-    differences = []
-    for case in cases:
-        results = run(case, numerics)
-        for output, count in compare(case, results).items():
-            found["elements"] += results[output].numel()
-            found["rows"] += results[output].numel() // case.width
-            found["differing"] += count
-            if count:
-                differences.append(_first(case, output, results))
-    found["status"] = DIFFERS if differences else VERIFIED
-    found["differences"] = differences
-    orders = {name: reduction.bits for name, reduction in catalog.reductions.items()}
-    if not differences:  # a byte that differs anyway shows nothing
-        found["sees"], found["cannot_see"] = _seen(orders, numerics, cases)
-    return found
+def _verified(plan: Plan, jobs: int, out: Path | None) -> list[Found]:
+    """What became of each preset. out: saved after each unit, what the golden bytes can see at the end."""
+    from numerics.measure import verify_summary
+    from numerics.measure.machine import command, machine
+    from numerics.measure.result import write
+    from numerics.measure.verify_jobs import started
+
+    facts = {**machine(), "seed": plan.seed, "command": command(sys.argv[1:])}
+    records: list[Record] = []
+
+    def save(found: list[Found]) -> list[dict[str, Any]]:
+        described = [{**each, "machine": facts} for each in found]
+        if out is not None:
+            write(out, described)
+        return described
+
+    with started(plan, jobs) as work:
+        for each in with_progress(work, lambda each: each.name):
+            records += each.records()
+            if out is not None:
+                save(verify_summary.found(plan, records, with_sight=False))
+    return save(verify_summary.found(plan, records))
 
 
-def exit_code(found: list[Found]) -> int:
-    """1 if anything differs, 5 if nothing was compared."""
+def exit_code(found: Sequence[Found]) -> int:
+    """1 if anything differs, 5 if nothing was compared that a preset claims."""
+    from numerics.measure.verify_summary import DIFFERS, VERIFIED
+
     if any(each["status"] == DIFFERS for each in found):
         return DIFFERENT
     return FINE if any(each["status"] == VERIFIED for each in found) else NOTHING_VERIFIED
-
-
-def _first(case: Case, output: str, results: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The first element that differs, and both values."""
-    computed, golden = results[output].flatten(), load()[case.outputs[output]].flatten()
-    at = bisect_left(range(len(golden)), 1, key=lambda i: differing(computed[: i + 1], golden[: i + 1]))
-    index: list[int] = []
-    rest = at
-    for size in reversed(results[output].shape):
-        rest, position = divmod(rest, size)
-        index.insert(0, position)
-    return {
-        "case": case.name,
-        "output": output,
-        "index": index,
-        "provider": _json_number(golden[at].item()),
-        "computed": _json_number(computed[at].item()),
-    }
-
-
-def _json_number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)  # JSON has no word for infinities and NaN
-
-
-def _seen(
-    reductions: Mapping[str, Reduction], numerics: Numerics, cases: list[Case]
-) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """For each knob, the changes that alter a byte of these cases, and those that do not.
-
-    An order that is the same tree in all of them, or holds in none, is no change.
-    """
-    sees: dict[str, list[str]] = {}
-    blind: dict[str, list[str]] = {}
-    for breakage in breakages(numerics, reductions):
-        if breakage.knob == "rms_norm_reduction" and not any(
-            _parts(numerics, breakage.numerics, case) for case in cases
-        ):
-            continue
-        side = blind if witness(breakage, cases) is None else sees
-        side.setdefault(breakage.knob, []).append(breakage.change)
-    return sees, blind
-
-
-def _parts(a: Numerics, b: Numerics, case: Case) -> bool:
-    """Whether two orders are declared for the rows of a case and are not the same there."""
-    left, right = a.rms_norm_reduction, b.rms_norm_reduction
-    if isinstance(left, str) or isinstance(right, str) or not properties.holds(right, case.width, case.rows):
-        return False
-    return not properties.same_bytes(left.order(case.width, case.rows), right.order(case.width, case.rows))
-
-
-# --- As a page --------------------------------------------------------------------------------------------------------
-
-
-def page(found: list[Found]) -> Iterator[RenderableType]:
-    """Bytes, then differences, then what the bytes can see, then what was only declared."""
-    compared = [each for each in found if each["cases"]]
-    if compared:
-        columns = ["preset", "reference", "cases", "rows", "elements", "differ"]
-        yield table(columns, map(_counts, compared), whole=["preset"], right=columns[2:])
-    for each in compared:
-        if each["status"] == DIFFERS:
-            yield ""
-            yield heading(f"{each['preset']} differs", f" from {_claim(each)}")
-            yield table(["  case", "output", "index", "provider", "computed"], map(_values, each["differences"]))
-    if good := [each for each in compared if each["status"] == VERIFIED]:
-        yield ""
-        yield heading("What these bytes can see", ": a change of the knob changes at least one of them")
-        yield table(["preset", "sees", "does not see"], map(_knobs, good), whole=["preset"])
-    if rest := [each for each in found if not each["cases"]]:
-        yield ""
-        yield heading("Not verified", ": no golden bytes")
-        yield table(["preset", "reference", ""], [(each["preset"], _claim(each), each["status"]) for each in rest])
-    yield ""
-    yield _summary(compared, rest)
-
-
-def _summary(compared: list[Found], rest: list[Found]) -> str:
-    good = sum(each["status"] == VERIFIED for each in compared)
-    elements, differ = (sum(each[what] for each in compared) for what in ("elements", "differing"))
-    bytes_differ = f"{differ} of {elements} elements differ"
-    return f"{good} verified, {len(compared) - good} differ, {len(rest)} not verified; {bytes_differ}"
-
-
-def _claim(each: Found) -> str:
-    reference = each["reference"]
-    return f"{reference['provider']} {reference['versions']}" if reference else words.NO_CLAIM
-
-
-def _counts(each: Found) -> tuple[str, ...]:
-    return each["preset"], _claim(each), *(str(each[what]) for what in ("cases", "rows", "elements", "differing"))
-
-
-def _values(first: dict[str, Any]) -> tuple[str, ...]:
-    index = f"[{', '.join(map(str, first['index']))}]"
-    return f"  {first['case']}", first["output"], index, repr(first["provider"]), repr(first["computed"])
-
-
-def _knobs(each: Found) -> tuple[str, str, str]:
-    sees, blind = each["sees"], each["cannot_see"]
-    seen, unseen = sees.get("rms_norm_reduction", []), blind.get("rms_norm_reduction", [])
-    orders = [f"rms_norm_reduction ({len(seen)} of {len(seen) + len(unseen)} other orders)"] if seen else []
-    return (
-        each["preset"],
-        words.listed([*orders, *_others(sees)]),
-        words.listed([*_others(blind), UNSEEABLE, *(f"order {name}" for name in unseen)]),
-    )
-
-
-def _others(side: dict[str, list[str]]) -> Iterator[str]:
-    yield from (knob for knob in side if knob == "rope_rotation")
-    yield from (change.split()[-1] for change in side.get("rounding_points", []))

@@ -23,7 +23,7 @@ PER_RIVAL: Final = 2  # rows that tell one other possibility apart
 MOST_ROWS: Final = 1 << 20  # candidates
 # Elements of a batch of candidates, and of all of them, by the type of device.
 BATCH: Final = {"cpu": 1 << 17, "cuda": 1 << 24}
-MOST: Final = {"cpu": 1 << 18, "cuda": 1 << 27}
+MOST: Final = {"cpu": 1 << 20, "cuda": 1 << 27}
 
 
 @dataclass(frozen=True)
