@@ -49,7 +49,7 @@ def has_problems(found: dict[str, Any]) -> bool:
 def environment_problems() -> list[str]:
     """Misspelt variables, and illegal values of those that are read."""
     found = [f"{name}: no such variable; nearest: {known}" for name, known in environment.near_misses()]
-    readers: list[Callable[[], object]] = [environment.strict, environment.checks_indices]
+    readers: list[Callable[[], object]] = [environment.strict, environment.checks_indices, environment.installs]
     readers += [partial(environment.read, each) for each in FAMILIES]
     for read in readers:
         try:

@@ -17,6 +17,7 @@ from numerics.cli.check import environment_problems, settings_problems
 from numerics.cli.render import grid, heading, indented
 from numerics.context import configuration
 from numerics.errors import ConfigurationError
+from numerics.integrations.vllm_omni import VERSIONS
 from numerics.presets.file import PACKAGED
 from numerics.presets.versions import admits
 from numerics.requirements import installed
@@ -29,6 +30,7 @@ DISTRIBUTION: Final = "omni-numerics"
 OPTIONAL: Final = ("vllm", "vllm-omni", "diffusers", "flashinfer-python", "quack-kernels", "matplotlib")
 SET_BY: Final = {"configure": "--config"}  # nothing else calls `configure` in this process
 REQUIREMENT: Final = re.compile(r"([A-Za-z0-9_.-]+)\s*([<>=.,\d\s]*)(?:;.*)?")
+PLUGIN: Final = "numerics"  # our entry point among vLLM's plugins
 FEWEST_DATA_FILES: Final = 2  # provider bytes, and reciprocal square roots
 
 
@@ -36,13 +38,15 @@ def examined() -> dict[str, Any]:
     """Everything that the command reports, as JSON values."""
     packages = _packages()
     capability = current()
-    environs = environment_problems()
+    plugin, environs = _plugin(), environment_problems()
     problems = [*_data_problems(), *environs, *(settings_problems(environs) or [])]
     problems += [
         f"{name} {each['installed']}: {DISTRIBUTION} needs {each['needs']}"
         for name, each in packages.items()
         if not each["suits"] and each["installed"]
     ]
+    if plugin["installs"]:
+        problems += [f"{environment.INSTALL}={os.environ[environment.INSTALL]}: {each}" for each in plugin["missing"]]
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -52,6 +56,7 @@ def examined() -> dict[str, Any]:
         "capability": capability,
         "fused_kernels": _obstacles(packages, capability),
         "config": _config(),
+        "vllm_plugin": plugin,
         "environment": {name: os.environ[name] for name in _variables() if name in os.environ},
         "problems": list(dict.fromkeys(problems)),
     }
@@ -101,6 +106,24 @@ def _config() -> dict[str, Any]:
         return {"path": environment.config(), "set_by": environment.CONFIG}
     path = found.catalog.user_path
     return {"path": None if path is None else str(path), "set_by": SET_BY.get(found.set_by or "", found.set_by)}
+
+
+def _plugin() -> dict[str, Any]:
+    """Whether vLLM would load the plugin in a process with this environment, and what it would install the ops in."""
+    group = metadata.entry_points(group="vllm.general_plugins")
+    allowed = os.environ.get("VLLM_PLUGINS")  # as vLLM reads it: names joined by commas; unset admits every plugin
+    missing = [] if any(each.name == PLUGIN for each in group) else [f"{DISTRIBUTION} is not installed, a clone is run"]
+    if allowed is not None and PLUGIN not in allowed.split(","):
+        missing.append(f"VLLM_PLUGINS={allowed!r} does not name {PLUGIN}")
+    try:
+        engines: tuple[str, ...] | None = environment.installs()
+    except ConfigurationError:
+        engines = None  # it is among the problems
+    missing += [f"{each} is not installed" for each in engines or () if _version(each.replace("_", "-")) is None]
+    omni = _version("vllm-omni") if engines and "vllm_omni" in engines else None
+    if omni is not None and not admits(VERSIONS, omni):
+        missing.append(f"vllm-omni {omni} is not one of {VERSIONS}")
+    return {"installs": None if engines is None else list(engines), "missing": missing}
 
 
 def _variables() -> list[str]:
@@ -154,6 +177,7 @@ def page(found: dict[str, Any]) -> Iterator[RenderableType]:
                 if config["path"]
                 else f"none (name one with {environment.CONFIG})",
             ),
+            ("vLLM's plugin", _plugin_words(found["vllm_plugin"])),
             *((name, value) for name, value in found["environment"].items()),
         ]
     )
@@ -166,3 +190,12 @@ def page(found: dict[str, Any]) -> Iterator[RenderableType]:
 def _package_words(found: dict[str, Any]) -> str:
     version = found["installed"] or "not installed"
     return version if found["suits"] or not found["needs"] else f"{version} (needs {found['needs']})"
+
+
+def _plugin_words(found: dict[str, Any]) -> str:
+    if found["installs"] is None:
+        return f"{environment.INSTALL} is not legal: vLLM would not start"
+    if not found["installs"]:
+        return f"off ({environment.INSTALL}=1 turns it on)"
+    engines = f"installs in {words.listed(found['installs'])}"
+    return f"{engines}, but see the problems" if found["missing"] else engines

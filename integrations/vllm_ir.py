@@ -48,7 +48,8 @@ def install() -> Installed:
         LOG.info("numerics: %s", line)
     for name, numerics in settings.items():
         path, op = f"vllm.ir.ops.{name}", registry[name]
-        if reason := _registered(op, *MAKE[name](numerics, _dtypes(numerics)), numerics):
+        implementation, supports = MAKE[name](numerics, _dtypes(numerics))
+        if reason := _registered(op, implementation, supports, numerics):
             LOG.warning("numerics: %s gets no provider: %s", path, reason)
             installed.keep(path, reason)
             continue
@@ -130,7 +131,7 @@ def _is_symbolic(x: Tensor) -> bool:
 def _traced(op: Op, numerics: Resolution, x: Tensor, *more: Any) -> Any:
     """The custom op, for a graph of vLLM's that is lowered: how many rows it will have is seen when it runs."""
     bound = numerics.bind(capability_of(x.device))
-    width = x.shape[-1]
+    width: Any = x.shape[-1]  # or a SymInt
     bound.check_call(width=width if isinstance(width, int) else None, rows=None, dtype=word(x.dtype))
     return op.call(x, *more, bound.min_tokens, bound.numerics.text)
 

@@ -131,3 +131,62 @@ def test_missing_package_data_is_a_problem(numerics: Command, monkeypatch: pytes
     found = numerics("doctor", "--json")
     assert found.code == 1
     assert "golden data is missing; verify cannot run" in found.json["problems"][0]
+
+
+# --- The plugin of vLLM -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the package is installed."""
+    found = metadata.EntryPoints([metadata.EntryPoint("numerics", "any:thing", "vllm.general_plugins")])
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: found)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_the_plugin_is_off_unless_asked_for(numerics: Command, installed: Installed) -> None:
+    installed(pydantic="2.9")
+    found = numerics("doctor", "--json")
+    assert (found.code, found.json["vllm_plugin"]) == (0, {"installs": [], "missing": []})
+    assert "off (NUMERICS_INSTALL=1 turns it on)" in words(numerics("doctor").out)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_engines_that_the_plugin_installs_in_are_named(numerics: Command, installed: Installed) -> None:
+    installed(pydantic="2.9", vllm="0.29.0", vllm_omni="0.30.0")
+    found = numerics("doctor", "--json", NUMERICS_INSTALL="vllm,vllm_omni", VLLM_PLUGINS="other,numerics")
+    assert (found.code, found.json["vllm_plugin"]) == (0, {"installs": ["vllm_omni", "vllm"], "missing": []})
+    assert "installs in vllm_omni, vllm" in words(numerics("doctor", NUMERICS_INSTALL="vllm,vllm_omni").out)
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(
+    ("variables", "versions", "reason"),
+    [
+        ({"VLLM_PLUGINS": "other"}, {"vllm_omni": "0.30.0"}, "VLLM_PLUGINS='other' does not name numerics"),
+        ({"VLLM_PLUGINS": ""}, {"vllm_omni": "0.30.0"}, "VLLM_PLUGINS='' does not name numerics"),
+        ({}, {}, "vllm_omni is not installed"),
+        ({}, {"vllm_omni": "0.31.0"}, "vllm-omni 0.31.0 is not one of >=0.30,<0.31"),
+    ],
+)
+def test_what_keeps_the_plugin_from_what_it_was_asked_for_is_a_problem(
+    numerics: Command, installed: Installed, variables: dict[str, str], versions: dict[str, str], reason: str
+) -> None:
+    installed(pydantic="2.9", **versions)
+    found = numerics("doctor", "--json", NUMERICS_INSTALL="1", **variables)
+    assert found.code == 1
+    assert found.json["vllm_plugin"]["missing"] == [reason]
+    assert f"NUMERICS_INSTALL=1: {reason}" in found.json["problems"]
+
+
+def test_a_clone_is_no_plugin(numerics: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: metadata.EntryPoints([]))
+    found = numerics("doctor", "--json", NUMERICS_INSTALL="1")
+    assert "NUMERICS_INSTALL=1: omni-numerics is not installed, a clone is run" in found.json["problems"]
+
+
+def test_an_illegal_engine_is_a_problem(numerics: Command) -> None:
+    found = numerics("doctor", "--json", NUMERICS_INSTALL="sglang")
+    assert (found.code, found.json["vllm_plugin"]["installs"]) == (1, None)
+    assert any("'sglang' is no engine" in each for each in found.json["problems"])
+    assert "vLLM would not start" in words(numerics("doctor", NUMERICS_INSTALL="sglang").out)

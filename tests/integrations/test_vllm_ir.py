@@ -5,6 +5,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def test_a_condition_that_does_not_hold_is_an_error(ir: Any, monkeypatch: pytest
 
 def test_an_engine_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        raise vllm_ir.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
     monkeypatch.setattr(vllm_ir, "version", version)
     with pytest.raises(ConfigurationError, match="the package vllm is not installed"):

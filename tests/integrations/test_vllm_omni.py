@@ -7,8 +7,9 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from numerics.ops.telemetry import dispatch_counts
 from tests.integrations import vllm_omni_package
 
 MODULES = {model.name: model.module for model in vllm_omni.MODELS}
-QK = "fused_qk_norm_rope"
+QK: Final = "fused_qk_norm_rope"
 MIN_TOKENS = "fused_qk_norm_rope_min_tokens"
 Engine = Callable[..., Path]
 
@@ -77,8 +78,8 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_function_of_every_model_is_replaced_whichever_comes_first(engine: Engine, first: str) -> None:
     engine()
     if first == "models":
-        for model in MODULES:
-            imported(model)
+        for name in MODULES:
+            imported(name)
     installed = vllm_omni.install()
     if first == "plugin":
         assert installed.replaced == ()
@@ -228,7 +229,7 @@ def test_a_function_that_something_else_replaced_before_is_left_as_it_is(engine:
 
 def test_an_engine_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        raise vllm_omni.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
     monkeypatch.setattr(vllm_omni, "version", version)
     with pytest.raises(ConfigurationError, match="the package vllm-omni is not installed"):
@@ -402,7 +403,7 @@ def test_a_call_is_compiled_without_a_graph_break(engine: Engine, model: str) ->
     vllm_omni.install()
     args = qk(interleaved=model != "minimax_h3", table=torch.bfloat16 if model == "minimax_h3" else torch.float32)
     attention = imported(model).attention
-    compiled = torch.compile(attention, backend="eager", fullgraph=True, dynamic=True)
+    compiled: Any = torch.compile(attention, backend="eager", fullgraph=True, dynamic=True)
     assert all(map(same, compiled(*args), attention(*args)))
 
 

@@ -215,8 +215,8 @@ def test_attention_of_qwen_image_is_compiled_without_a_graph_break(models: dict[
     call = models["qwen_image"]._qwen_image_qk_norm_rope
     args = (*(exact(1, 7, 3, 128) for _ in range(2)), *(torch.nn.RMSNorm(128, dtype=torch.bfloat16) for _ in range(2)))
     freqs = torch.polar(torch.ones(7, 64), torch.rand(7, 64))
-    found = torch.compile(call, backend="eager", fullgraph=True, dynamic=True)(*args, freqs, None, 1e-6)
-    assert all(map(same, found, call(*args, freqs, None, 1e-6)))
+    compiled: Any = torch.compile(call, backend="eager", fullgraph=True, dynamic=True)
+    assert all(map(same, compiled(*args, freqs, None, 1e-6), call(*args, freqs, None, 1e-6)))
 
 
 @pytest.mark.parametrize("batch", [1, 2])
