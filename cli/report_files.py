@@ -163,18 +163,25 @@ def _given(kind: Kind, found: Any, name: str, content: bytes | None, when: tuple
         records=tuple(records),
         machines=_machines(raw),
         when=when or tuple(dict.fromkeys((*times[:1], *times[-1:]))),
-        commands=tuple(dict.fromkeys(each["command"] for each in raw if isinstance(each.get("command"), str))),
+        commands=tuple(dict.fromkeys(said for each in raw if isinstance(said := _about(each).get("command"), str))),
     )
 
 
 def machine_of(record: Mapping[str, Any]) -> Machine:
     """What a record says of the machine: card, driver and versions, those that it knows."""
+    record = _about(record)
     if isinstance(packages := record.get("packages"), dict):  # of doctor
         versions = {name: (packages.get(name) or {}).get("installed") for name in ("torch", "triton")}
         record = {"gpu": record.get("capability"), "python": record.get("python"), **versions}
     if record.get("gpu") is None and record.get("torch"):
         record = {**record, "gpu": NO_GPU}
     return tuple((name, said) for name in MACHINE if isinstance(said := record.get(name), str) and said)
+
+
+def _about(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where a record says what it was measured on: in itself, or in a table of its own."""
+    machine = record.get("machine")
+    return machine if isinstance(machine, dict) else record
 
 
 def _machines(raw: Sequence[Mapping[str, Any]]) -> tuple[Machine, ...]:

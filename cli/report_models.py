@@ -48,7 +48,8 @@ def _summary(records: Sequence[ModelTimed], ratios: Sequence[float]) -> tuple[St
     wrong = sum(_is_good(each) is False for each in records)
     equal = sum(bool(_is_good(each)) for each in records)
     parts = [f"{plural(wrong, 'case')} wrong"] if wrong else []
-    parts.append(f"every byte equal in {equal} of {plural(len(records), 'case')}")
+    parts += [f"every byte equal in {equal} of {plural(equal + wrong, 'case')}"] if equal + wrong else []
+    parts += [f"{plural(rest, 'case')} not judged"] if (rest := len(records) - equal - wrong) else []
     if ratios:
         parts.append(f"fused {number(min(ratios))} to {number(max(ratios))} times as fast")
     return "wrong" if wrong else "holds" if equal else "measured", "; ".join(parts)

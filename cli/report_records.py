@@ -98,13 +98,30 @@ class Environment(Base):
 
 
 class Difference(Base):
-    """The first element that differs."""
+    """The first element that differs; in place of its values their shapes, where these do."""
 
+    op: str | None = None
     case: str
     output: str
     index: list[int]
-    provider: Number
-    computed: Number
+    provider: Number | str
+    computed: Number | str
+
+
+class Compared(Base):
+    """One comparison of `numerics verify`, or why there is none. shows: "claim", or what is shown instead."""
+
+    op: str
+    preset: str
+    reference: str | None
+    shows: str | None
+    arm: str | None
+    elements: Count
+    elements_differing: Count
+    max_ulp: Count
+    absent: str | None = None
+    not_fused: str | None = None
+    error: str | None = None
 
 
 class Verified(Base):
@@ -118,6 +135,8 @@ class Verified(Base):
     elements: Count
     differing: Count
     differences: list[Difference] = []
+    errors: list[str] = []
+    records: list[Compared] = []
     sees: dict[str, list[str]] = {}
     cannot_see: dict[str, list[str]] = {}
 

@@ -37,8 +37,16 @@ def settings() -> Any:
 def verify() -> Any:
     claim = {"provider": "vllm_c", "versions": ">=0.20,<0.34"}
     counts = {"cases": 2, "rows": 10, "elements": 1280, "differing": 0}
-    seen = {"differences": [], "sees": {"rounding_points": ["with norm"]}, "cannot_see": {}}
-    return [{"preset": "vllm_cuda_128", "reference": claim, "status": "verified", **counts, **seen}]
+    seen = {"differences": [], "errors": [], "sees": {"rounding_points": ["with norm"]}, "cannot_see": {}}
+    nothing = {"elements": 0, "elements_differing": 0, "max_ulp": 0, "shows": None, "arm": None, "case": None}
+    record = {"op": "rms_norm", "preset": "vllm_cuda_128", "not_fused": None, "absent": None, "error": None, **nothing}
+    records = [
+        {**record, "reference": "golden", "shows": "claim", "arm": "eager", "elements": 1280},
+        {**record, "reference": "eager", "shows": "kernel", "arm": "kernel", "elements": 999},
+        {**record, "reference": "vllm", "absent": "vllm is not installed"},
+    ]
+    found = {"preset": "vllm_cuda_128", "reference": claim, "status": "verified", **counts, **seen}
+    return [found | {"records": records, "machine": {**H200, "command": "numerics verify --out verify.json"}}]
 
 
 def parity() -> Any:

@@ -147,6 +147,31 @@ def test_a_difference_is_said_in_words_at_the_top(numerics: Command, tmp_path: P
     assert "✗" in page.text
 
 
+def test_what_verify_compared_stands_by_reference_and_says_what_proves_no_claim(
+    numerics: Command, tmp_path: Path
+) -> None:
+    page = written(numerics, tmp_path, "verify")
+    assert "golden, eager ✓ holds: 0 of 1,280" in page.text
+    assert "eager, kernel kernel as its reference: no claim ✓ holds: 0 of 999" in page.text
+    assert "vllm vllm is not installed vllm_cuda_128" in page.text
+    assert "holds: 0 of 1,280 elements differ" in page.text
+    assert "NVIDIA H200, torch 2.11.0+cu130" in page.text
+
+
+def test_a_preset_that_failed_is_wrong_though_no_element_differs(numerics: Command, tmp_path: Path) -> None:
+    (found,) = SAMPLES["verify"]()
+    page = written(numerics, tmp_path, verify=[found | {"status": "differs", "errors": ["rms_norm: it broke"]}])
+    assert "wrong: 0 of 1,280 elements differ, 1 preset of verify wrong" in page.text
+    assert "vllm_cuda_128: rms_norm: it broke" in page.text
+
+
+def test_first_differences_show_both_values_or_shapes(numerics: Command, tmp_path: Path) -> None:
+    (found,) = SAMPLES["verify"]()
+    first = {"op": "rms_norm", "case": "5x128", "output": "out", "index": [1, 2], "provider": 0.5, "computed": "nan"}
+    page = written(numerics, tmp_path, verify=[found | {"status": "differs", "differing": 1, "differences": [first]}])
+    assert "rms_norm 5x128 out [1, 2] 0.5 nan" in page.text.replace("'", "")
+
+
 def test_an_op_that_ran_its_reference_proves_nothing(numerics: Command, tmp_path: Path) -> None:
     (record,) = SAMPLES["parity"]()
     page = written(numerics, tmp_path, parity=[record | {"unfused": ["no Triton"]}])
@@ -199,9 +224,9 @@ def test_a_model_with_other_bytes_is_wrong_and_one_that_was_not_judged_is_not(
 ) -> None:
     flux, z_image = SAMPLES["models"]()
     page = written(numerics, tmp_path, models=[flux | {"verdict": "bytes differ"}, z_image])
-    assert "wrong: 1 case wrong; every byte equal in 0 of 2 cases" in page.text
+    assert "wrong: 1 case wrong; every byte equal in 0 of 1 case; 1 case not judged" in page.text
     page = written(numerics, tmp_path, models=[flux | {"verdict": "not judged on a CPU (bytes differ)"}, z_image])
-    assert "● every byte equal in 0 of 2 cases; fused 1.11 to 1.11 times as fast" in page.text
+    assert "● 2 cases not judged; fused 1.11 to 1.11 times as fast" in page.text
     assert "z_image, batch 1: no weights" in page.text
 
 
