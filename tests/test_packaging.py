@@ -40,7 +40,7 @@ def test_every_mapped_folder_is_built_and_measured() -> None:
     tool = PYPROJECT["tool"]
     assert set(tool["setuptools"]["packages"]) == set(FOLDERS)
     assert set(tool["coverage"]["run"]["source"]) == set(FOLDERS.values())
-    assert {path.replace("/", ".") for path in tool["pyright"]["include"]} == {*FOLDERS, "tests"}
+    assert {path.replace("/", ".") for path in tool["pyright"]["include"]} == {*FOLDERS, "tests", "examples"}
     assert set(tool["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]) == set(FOLDERS.values()) - {"numerics"}
 
 
