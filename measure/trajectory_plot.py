@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from numerics.errors import ConfigurationError, MissingExtraError
-from numerics.measure.plot import check
+from numerics.measure.plot import check, figure_class, save
 from numerics.measure.trajectory import CONTROL, Record, steps_of
 
 INCHES: Final = (7.0, 4.0)
@@ -39,12 +38,7 @@ def lines(records: Sequence[Record]) -> list[Line]:
 def draw(records: Sequence[Record], path: Path) -> None:
     """Write the lines to a file. Raises MissingExtraError without matplotlib, ConfigurationError for another ending."""
     check(path)
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  # of an extra
-    except ImportError as error:
-        message = "--plot needs matplotlib, which is not installed: pip install 'omni-numerics[plot]'"
-        raise MissingExtraError(message) from error
-    figure = Figure(figsize=INCHES, layout="constrained")
+    figure = figure_class()(figsize=INCHES, layout="constrained")
     axis = figure.subplots()
     for line in lines(records):
         axis.plot(line.steps, line.psnr_db, label=line.label, linewidth=1.5)
@@ -52,9 +46,4 @@ def draw(records: Sequence[Record], path: Path) -> None:
     axis.set_ylabel("PSNR of the latent, dB")
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise ConfigurationError(
-            f"--plot {path}: cannot be written: {(error.strerror or str(error)).lower()}"
-        ) from None
+    save(figure, path)

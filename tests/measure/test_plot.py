@@ -1,4 +1,4 @@
-"""Bars of a result: which there are, and files with them where matplotlib is installed."""
+"""Dots of a result: which there are, and files with them where matplotlib is installed."""
 
 import sys
 from importlib.util import find_spec
@@ -7,21 +7,38 @@ from pathlib import Path
 import pytest
 
 from numerics.errors import ConfigurationError, MissingExtraError
-from numerics.measure.plot import Bar, Group, check, draw, groups
+from numerics.measure.plot import Panel, Row, check, draw, panels
 from numerics.measure.result import record
 
 RECORDS = [
-    record(op="rms_norm", case="a", preset="fast", time_us=2.0, copy_us=1.5, peer_us={"vllm": 3.0}),
-    record(op="rms_norm", case="a", preset="vllm_cuda", time_us=2.1, copy_us=1.5, peer_us={"vllm": 3.0}),
+    record(op="rms_norm", case="a", preset="fast", time_us=2.0, copy_us=1.0, peer_us={"vllm": 3.0}, moved_bytes=10),
+    record(
+        op="rms_norm", case="a", preset="vllm_cuda", time_us=2.1, copy_us=1.0, peer_us={"vllm": 3.0}, moved_bytes=10
+    ),
     record(op="rms_norm", case="refused", preset="fast"),
-    record(op="indexed_gate", case="a", preset="fast", time_us=4.0, empty_us=1.0, peer_us={}),
+    record(op="rms_norm", case="larger", preset="fast", time_us=6.0, copy_us=4.0, moved_bytes=20),
+    record(op="indexed_gate", case="a", preset="fast", time_us=4.0, empty_us=1.0, peer_us={}, moved_bytes=1),
+    record(op="indexed_gate", case="a-host", preset="fast", time_us=5.0, peer_us={"torch": 20.0}, moved_bytes=1),
+    record(op="indexed_gate", case="a-host", preset="vllm_cuda", time_us=7.5, peer_us={"torch": 20.0}, moved_bytes=1),
 ]
 
 
-def test_each_case_has_its_presets_and_each_peer_once() -> None:
-    assert groups(RECORDS) == [
-        Group("rms_norm: a", (Bar("fast", 2.0, "ours"), Bar("vllm_cuda", 2.1, "ours"), Bar("vllm", 3.0, "peer")), 1.5),
-        Group("indexed_gate: a", (Bar("fast", 4.0, "ours"),), 1.0),
+def test_each_case_is_a_row_beside_its_floor_the_largest_first() -> None:
+    assert panels(RECORDS) == [
+        Panel(
+            "rms_norm",
+            "a copy of the same bytes",
+            [
+                Row("larger", 20, 4.0, {"fast": 1.5}, {}),
+                Row("a", 10, 1.0, {"fast": 2.0, "vllm_cuda": 2.1}, {"vllm": 3.0}),
+            ],
+        ),
+        Panel("indexed_gate", "an empty kernel", [Row("a", 1, 1.0, {"fast": 4.0}, {})]),
+        Panel(
+            "indexed_gate",
+            "its first preset: host time of a call",
+            [Row("a-host", 1, 5.0, {"fast": 1.0, "vllm_cuda": 1.5}, {"torch": 4.0})],
+        ),
     ]
 
 
@@ -52,9 +69,18 @@ def test_a_result_without_times_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs the extra plot")
 @pytest.mark.parametrize(("name", "begins"), [("a.svg", b"<?xml"), ("a.png", b"\x89PNG"), ("a.pdf", b"%PDF")])
-def test_bars_are_drawn(tmp_path: Path, name: str, begins: bytes) -> None:
+def test_dots_are_drawn(tmp_path: Path, name: str, begins: bytes) -> None:
     draw(RECORDS, tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(begins)
+    draw(RECORDS[3:4], tmp_path / name)  # without peers
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs the extra plot")
+def test_the_text_of_a_drawing_is_text(tmp_path: Path) -> None:
+    draw(RECORDS, tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    for said in ("rms_norm, beside a copy of the same bytes", "larger", "vllm_cuda", "torch", "1 = 4.0 µs"):
+        assert f">{said}</text>" in text
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs the extra plot")
