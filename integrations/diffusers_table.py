@@ -119,12 +119,12 @@ def why_not_pairs(rotary: Any, head_dim: int, *, part: bool = False) -> str | No
     """
     if not isinstance(rotary, tuple) or len(rotary) != 2:
         return "the rotation is not given as cosines and sines"
-    widths = {x.shape[-1] for x in rotary}
-    if any(x.ndim != 2 or x.dtype != torch.float32 for x in rotary) or len(widths) > 1:
+    cos, sin = rotary
+    if cos.ndim != 2 or cos.shape != sin.shape or cos.dtype != torch.float32 or sin.dtype != torch.float32:
         return "cosines and sines are not [tokens, head_dim] in float32"
-    (width,) = widths
+    width = cos.shape[1]
     if width != head_dim and not (part and width < head_dim):
-        return f"cosines and sines are {width} wide, heads {head_dim}"
+        return f"cosines and sines are not as wide as a head of {head_dim}"
     return None
 
 
