@@ -8,7 +8,7 @@ from typing import Final
 from numerics.cli.bisect_page import RESULTS, distance
 from numerics.cli.report_files import Given
 from numerics.cli.report_html import NONE, Cell, Markup, Rows, code, element, joined, paragraph, plural, table
-from numerics.cli.report_records import Arm, Distance, Search, Turn, Verdict
+from numerics.cli.report_measurements import Arm, Distance, Search, Turn, Verdict
 from numerics.cli.report_section import Content
 
 UNFINISHED: Final = "not finished"

@@ -11,20 +11,8 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from numerics.cli.report_records import (
-    AfterSearch,
-    Base,
-    Environment,
-    Header,
-    ModelTimed,
-    Parity,
-    Precise,
-    Search,
-    Setting,
-    Step,
-    Timed,
-    Verified,
-)
+from numerics.cli.report_measurements import AfterSearch, Header, ModelTimed, Precise, Search, Step, Timed
+from numerics.cli.report_records import Base, Environment, Parity, Setting, Verified
 from numerics.errors import ConfigurationError
 
 MACHINE: Final = ("gpu", "driver", "cuda", "python", "torch", "triton", "numerics")

@@ -20,7 +20,7 @@ from numerics.cli.report_html import (
     table,
     verdict,
 )
-from numerics.cli.report_records import ModelTimed
+from numerics.cli.report_measurements import ModelTimed
 from numerics.cli.report_section import Content, State
 
 EQUAL: Final = "equal"

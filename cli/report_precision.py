@@ -21,7 +21,7 @@ from numerics.cli.report_html import (
     scientific,
     table,
 )
-from numerics.cli.report_records import Precise
+from numerics.cli.report_measurements import Precise
 from numerics.cli.report_section import Content
 
 YARDSTICK: Final = "fast"  # the preset that others are compared with

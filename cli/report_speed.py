@@ -24,7 +24,7 @@ from numerics.cli.report_html import (
     table,
     verdict,
 )
-from numerics.cli.report_records import Timed
+from numerics.cli.report_measurements import Timed
 from numerics.cli.report_section import Content, State
 from numerics.measure.result import is_wrong
 from numerics.presets.vocabulary import OP_SUMMARIES

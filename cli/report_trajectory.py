@@ -24,7 +24,7 @@ from numerics.cli.report_html import (
     table,
     verdict,
 )
-from numerics.cli.report_records import Header, Step
+from numerics.cli.report_measurements import Header, Step
 from numerics.cli.report_section import Content
 
 CONTROL: Final = "control"  # the reference, run again

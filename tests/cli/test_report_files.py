@@ -101,3 +101,9 @@ def test_a_record_that_says_less_of_the_machine_is_not_of_another(tmp_path: Path
     fast, exact = SAMPLES["bench"]()
     (found,) = read(saved(tmp_path, bench=[fast, exact | {"driver": "580.1"}]))
     assert [dict(machine).get("driver") for machine in found.machines] == ["580.1"]
+
+
+def test_the_docs_say_by_what_each_kind_is_recognised(root: Path) -> None:
+    rows = [line.split(" | ") for line in (root / "docs" / "report.md").read_text().splitlines() if " | `" in line]
+    listed = {frozenset(cells[-1].removesuffix(" |").replace("`", "").split(", ")) for cells in rows}
+    assert listed == {kind.marks for kind in KINDS}
