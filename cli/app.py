@@ -29,7 +29,7 @@ from numerics.cli.render import (
 from numerics.cli.report import report
 from numerics.cli.trajectory import trajectory
 from numerics.cli.verify import verify
-from numerics.errors import ConfigurationError, NumericsError
+from numerics.errors import NumericsError
 
 EXIT_CODES = (
     "Exit codes: 0 fine, 1 a check found a difference, 2 bad usage or configuration, 5 nothing was verified, "
@@ -116,11 +116,10 @@ def show(
     what follows for batches, shards and bytes.
     """
     use_file(config)
-    from numerics.cli.show import page, refuse, resolved, selected
+    from numerics.cli.show import page, refuse, refuse_first, resolved, selected
 
     found, refused = resolved(selected(op, model), capability, preset)
-    if not found or any(isinstance(each, ConfigurationError) for each in refused):
-        refuse(refused)  # what is wrong is to be mended first; what this machine refuses leaves the rest as it is
+    refuse_first(found, refused)
     if as_json:
         print_json([resolution.to_dict() for resolution in found])
     else:

@@ -43,7 +43,7 @@ def list_models(
     Each by its name in a presets file, with its class, the ops that an integration calls for it, and the preset in
     force for each family with who set it. `numerics show --model MODEL` prints these settings in full.
     """
-    from numerics.cli.show import called, refuse, resolved
+    from numerics.cli.show import called, refuse, refuse_first, resolved
     from numerics.context import configuration, configure
 
     if config is not None:
@@ -52,6 +52,7 @@ def list_models(
     entries = [entry(catalog, name) for name in ([catalog.model_named(model)] if model else catalog.model_names())]
     wanted = [(family, each["name"]) for each in entries for family in families(catalog, each)]
     settings, refused = resolved(wanted, capability)
+    refuse_first(settings, refused)
     found = [(each, [setting for setting in settings if setting.model == each["name"]]) for each in entries]
     if as_json:
         print_json([{**each, "settings": [setting.to_dict() for setting in by]} for each, by in found])

@@ -66,6 +66,15 @@ def resolved(
     return found, refused
 
 
+def refuse_first(found: list[Resolution], refused: list[NumericsError]) -> None:
+    """Raise before anything is printed where something is wrong, which is to be mended first, or nothing was found.
+
+    What this machine refuses leaves the rest as it is.
+    """
+    if not found or any(isinstance(each, ConfigurationError) for each in refused):
+        refuse(refused)
+
+
 def refuse(refused: list[NumericsError]) -> None:
     """Raise what was refused, each reason once."""
     if refused:
