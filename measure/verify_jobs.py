@@ -4,7 +4,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -43,8 +43,14 @@ def started(plan: Plan, jobs: int) -> Iterator[list[Work]]:
     units.sort(key=lambda unit: SLOWEST.index(unit.op) if unit.op in SLOWEST else len(SLOWEST))
     # A process that was forked cannot use a GPU that its parent has used.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _start, (plan,)) as pool:
+    with ProcessPoolExecutor(jobs, context, _start, (_portable(plan),)) as pool:
         yield [Work(unit.name, pool.submit(_run, unit).result) for unit in units]
+
+
+def _portable(plan: Plan) -> Plan:
+    """A plan that pickles: a read-only view of a dict does not."""
+    catalog = plan.catalog
+    return replace(plan, catalog=replace(catalog, reductions=dict(catalog.reductions), presets=dict(catalog.presets)))
 
 
 def _start(plan: Plan) -> None:

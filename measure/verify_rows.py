@@ -8,11 +8,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from numerics.measure.arms import INTEGERS
 from numerics.measure.identify_declared import Class, classes
 from numerics.measure.identify_rows import OFFERED, Possibility, made_rows, made_weight, means, output, possibilities
 from numerics.measure.identify_trees import Tree
 from numerics.measure.inputs import EPS
+from numerics.ops.arithmetic import rsqrt
 from numerics.ops.reduction import row_sum
 from numerics.presets.file import Catalog
 from numerics.presets.order import Order
@@ -21,9 +21,11 @@ from numerics.presets.properties import scaling
 ROWS: Final = (1, 2, 4, 8, 16, 256)  # numbers of rows at which a declared order may change
 PER_RIVAL: Final = 2  # rows that tell one other possibility apart
 MOST_ROWS: Final = 1 << 20  # candidates
+NEAR: Final = 32  # float32 numbers
+BITS_CUT: Final = {torch.bfloat16: 16, torch.float16: 13}
 # Elements of a batch of candidates, and of all of them, by the type of device.
 BATCH: Final = {"cpu": 1 << 17, "cuda": 1 << 24}
-MOST: Final = {"cpu": 1 << 20, "cuda": 1 << 27}
+MOST: Final = {"cpu": 1 << 21, "cuda": 1 << 27}
 
 
 @dataclass(frozen=True)
@@ -84,20 +86,35 @@ def _search(pool: _Pool, own: Possibility) -> Search:
             break
         candidates += len(x)
         of = means([own, *rivals], sums, width)
-        bits = INTEGERS[x.element_size()]
-        mine = output(x, pool.weight, EPS, of[own.order, own.mean], own).view(bits)
+        row, column = _near_a_tie(x, pool.weight, of[own.order, own.mean], own)
+        at = x[row, column][:, None], pool.weight[column][:, None]
+        mine = output(*at, EPS, of[own.order, own.mean][row], own)
         left = []
         for rival in rivals:
-            theirs = output(x, pool.weight, EPS, of[rival.order, rival.mean], rival).view(bits)
-            at = (mine != theirs).any(-1).nonzero()[:PER_RIVAL, 0]
-            if len(at):
-                rows.append(x[at])
+            theirs = output(*at, EPS, of[rival.order, rival.mean][row], rival)
+            tells = row[(mine != theirs)[:, 0]][:PER_RIVAL]
+            if len(tells):
+                rows.append(x[tells])
                 told += 1
             else:
                 left.append(rival)
         rivals = left
     found = torch.cat(rows).unique(dim=0) if rows else next(iter(pool))[0][:PER_RIVAL]
     return Search(found, pool.weight, told, tuple(map(str, rivals)), candidates)
+
+
+def _near_a_tie(x: Tensor, weight: Tensor, mean: Tensor, how: Possibility) -> tuple[Tensor, Tensor]:
+    """Rows and columns where a float32 about to be rounded to 16 bits lies so close to a tie that another mean shows.
+
+    Others need not be looked at: two orders make means that are few units apart.
+    """
+    y = x.float() * rsqrt(mean + EPS)[:, None]
+    if how.rounding == "one":
+        y = y * weight.float()
+    cut = BITS_CUT[x.dtype]
+    distance = (y.view(torch.int32) & ((1 << cut) - 1)) - (1 << (cut - 1))
+    row, column = (distance.abs() <= NEAR).nonzero().unbind(1)
+    return row, column
 
 
 def pools(catalog: Catalog, device: torch.device, seed: int) -> Callable[[int, torch.dtype], _Pool]:
