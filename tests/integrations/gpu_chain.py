@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,15 +40,20 @@ class ComplexProductOfAGpu(TorchDispatchMode):  # type: ignore[no-untyped-call] 
 
 
 @contextmanager
-def stock_as_on_a_gpu(model: Any, preset: str) -> Iterator[Any]:
-    """The stock model, with the norms that we fuse and its complex products replaced by the specification."""
+def stock_as_on_a_gpu(model: Any, preset: str, fused: Collection[str] | None = None) -> Iterator[Any]:
+    """The stock model, with the norms that we fuse and its complex products replaced by the specification.
+
+    fused: the modules whose norms that are; all but the refiner's without it.
+    """
     settings = numerics.resolve("fused_qk_norm_rope", preset=preset).numerics
     names = {"norm_q", "norm_k", "norm_added_q", "norm_added_k", "norm1", "norm2"}
     swapped = [
         (parent, name, norm)
         for path, parent in model.named_modules()
         for name, norm in parent.named_children()
-        if name in names and isinstance(norm, (nn.RMSNorm, RMSNorm)) and not path.startswith("token_refiner")
+        if name in names
+        and isinstance(norm, (nn.RMSNorm, RMSNorm))
+        and (not path.startswith("token_refiner") if fused is None else path in fused)
     ]
     for parent, name, norm in swapped:
         setattr(parent, name, ReferenceNorm(norm, settings))

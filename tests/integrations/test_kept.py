@@ -18,7 +18,7 @@ import numerics
 from numerics.errors import NotFusedError, RequirementError
 from numerics.integrations.diffusers import apply
 from numerics.integrations.diffusers_processor import Processor
-from numerics.measure.model_cases import JOINT, SINGLE, TINY, ModelCase
+from numerics.measure.model_cases import JOINT, MODULATION, SINGLE, TINY, ModelCase
 from numerics.measure.model_cases import outputs as forward
 from numerics.measure.model_inputs import Inputs
 from numerics.ops.telemetry import dispatch_counts
@@ -84,11 +84,14 @@ def test_below_min_tokens_the_model_keeps_its_own_chain(tiny: ModelCase, model: 
     inputs = inputs_of(tiny)
     stock = forward(model, inputs)
     file = tmp_path / "mine.toml"
-    file.write_text(f'[models."{tiny.model}"]\nfused_qk_norm_rope = {{ min_tokens = 100000 }}\n')
+    families = "fused_qk_norm_rope", "fused_modulation"
+    file.write_text(f'[models."{tiny.model}"]\n' + "".join(f"{op} = {{ min_tokens = 100000 }}\n" for op in families))
     numerics.configure(file)
     with apply(model):
         assert same_bytes(forward(model, inputs), stock)
-    assert kept() == {"below min_tokens 100000": sum(tiny.calls(model.config).get(op, 0) for op in (JOINT, SINGLE))}
+    # A block says it once, for the first of its ops.
+    calls = [tiny.calls(model.config).get(op, 0) for op in (JOINT, SINGLE, MODULATION[0])]
+    assert kept() == {"below min_tokens 100000": sum(calls)}
 
 
 def test_tokens_of_both_streams_count_for_min_tokens(flux2: Any, flux2_inputs: Inputs, tmp_path: Path) -> None:
@@ -147,14 +150,6 @@ def test_the_attention_backend_is_set_on_either_side(flux2: Any, flux2_inputs: I
         assert flux2.transformer_blocks[0].attn.processor._attention_backend == "_native_math"
         flux2.reset_attention_backend()
     assert flux2.transformer_blocks[0].attn.processor._attention_backend is None
-
-
-def test_context_parallelism_reaches_attention(flux2: Any) -> None:
-    with apply(flux2):
-        attention = flux2.transformer_blocks[0].attn
-        attention.processor._parallel_config = config = object()
-        assert attention.processor.stock._parallel_config is config
-        attention.processor._parallel_config = None
 
 
 @pytest.mark.parametrize("name", ["flux", "flux2", "ovis_image"])
