@@ -35,7 +35,7 @@ def report(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """One HTML page of settings, parity, speed, precision, trajectory.
+    """One HTML page of saved results.
 
     Takes what show, verify, doctor (--json), bench, precision and trajectory (--out) wrote, and refuses anything else.
     The page needs no network and no JavaScript. Exit 0 once it is written, whatever it says; --json prints what was

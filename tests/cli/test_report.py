@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from numerics.cli.report_files import KINDS
 from numerics.cli.report_html import MINUS
-from tests.cli.conftest import Command
+from tests.cli.conftest import ENTRY, Command
 from tests.cli.report_samples import SAMPLES, Page, is_finite, saved, trajectory, with_strings
 
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)></svg></style>&amp;"
@@ -249,6 +251,14 @@ def test_a_search_without_a_verdict_is_not_finished(numerics: Command, tmp_path:
 
 
 # --- The command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [(), EVERYTHING])
+def test_neither_torch_nor_triton_is_imported(tmp_path: Path, names: tuple[str, ...]) -> None:
+    arguments = ["report", *map(str, saved(tmp_path, *names)), "--out", str(tmp_path / "report.html")]
+    code = f"import sys; sys.modules['torch'] = sys.modules['triton'] = None; sys.argv[1:] = {arguments!r}; {ENTRY}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_files_it_reports_the_settings_in_force_and_this_machine(numerics: Command, tmp_path: Path) -> None:
