@@ -10,6 +10,7 @@ from numerics.measure.bisect_minimal import minimal, pairs
 from numerics.measure.bisect_use import NOT_HERE, UNKNOWN
 from numerics.measure.result import Record
 
+SIDES: Final[tuple[Side, ...]] = ("a", "b")
 PAIR: Final = 2
 
 
@@ -27,7 +28,7 @@ def searched(bisection: Bisection) -> Record:
             arm = bisection.arm(turned, again)
             if arm["status"] != "ok":
                 return _verdict(bisection, "undecided", f"{arm['name']}: {arm['status']}: {arm['reason']}")
-    if moving := [side for side in ("a", "b") if not _repeats(bisection, side)]:
+    if moving := [side for side in SIDES if not _repeats(bisection, side)]:
         return _verdict(bisection, "undecided", _moves(bisection, moving))
     why = unused(bisection)
     seen = [index for index in sorted(bisection.all) if index not in why]

@@ -80,7 +80,8 @@ def smallest(records: list[dict[str, Any]]) -> set[tuple[str, str | None, str]]:
 # --- What is found ----------------------------------------------------------------------------------------------------
 
 
-def test_a_function_in_process_is_explained(bisect: Bisect) -> None:
+def test_a_function_in_process_is_explained(bisect: Bisect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     found = bisect("bisect_image:image", "--in-process")
     assert found.code == 1
     assert found.out.startswith("bisect_image:image: explained\n")
@@ -89,7 +90,8 @@ def test_a_function_in_process_is_explained(bisect: Bisect) -> None:
     assert lines[at + 2].split() == ["rounding", "point", "norm", "rounded", "float32"]
     assert lines[at + 3].strip() == "fused_modulation, minimax_h3"
     assert "control A   run 2 times: the same bytes" in found.out
-    assert "B beside A 1 of 3 elements differ, PSNR -1.2494 dB, max abs 1, most in latent" in " ".join(found.out.split())
+    told = " ".join(found.out.split())
+    assert "B beside A 1 of 3 elements differ, PSNR -1.2494 dB, max abs 1, most in latent" in told
     assert "never used by the target" in found.out
     assert max(map(len, lines)) <= 80
 

@@ -36,11 +36,12 @@ def qk(width: int = 128, tokens: int = 64) -> dict[str, Tensor]:
     from numerics import ops  # a fresh process that needs none is quicker
 
     settings = [resolve(family, MODEL) for family in FAMILIES]
-    made = {}
+    made: dict[str, Tensor] = {}
     for dtype in (torch.bfloat16, torch.float32):
         q, k = (randn(tokens, 4, width, seed=seed).to(dtype) for seed in (1, 2))
         cos, sin = (randn(tokens, width // 2, seed=seed) for seed in (3, 4))
-        table = ops.pack_qk_norm_rope_table(cos, sin, dtype=dtype)
+        table = ops.pack_qk_norm_rope_table(cos, sin, dtype=dtype, numerics=settings[0])
+        assert table is not None
         weight = randn(width, seed=5).to(dtype)
         out = ops.fused_qk_norm_rope(q, k, weight, weight, table, 1e-6, numerics=settings[0])
         made |= {f"{name}{8 * q.element_size()}": each for name, each in zip("qk", out, strict=True)}

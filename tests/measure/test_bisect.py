@@ -193,7 +193,7 @@ def test_a_planted_pair_is_the_smallest_set(
 
 
 def test_a_pair_that_acts_only_together_is_found_among_decoys(search: Searches) -> None:
-    b = {
+    b: Settings = {
         QK: {"enable_fp_fusion": True, "rope_rotation": "complex", "rounding_points": ["qk_norm", "normalized"]},
         MODULATION: {"rounding_points": ["norm", "scaled", "residual"], "rms_norm_reduction": "halved"},
     }
@@ -203,7 +203,7 @@ def test_a_pair_that_acts_only_together_is_found_among_decoys(search: Searches) 
 
 
 def test_more_than_a_pair_is_found_once_every_pair_was_tried(search: Searches) -> None:
-    b = {
+    b: Settings = {
         QK: {"enable_fp_fusion": True, "rope_rotation": "complex"},
         MODULATION: {"rounding_points": ["norm", "scaled"]},
     }
@@ -289,7 +289,7 @@ def test_a_result_that_moves_by_itself_is_not_explained(search: Searches) -> Non
 
 
 def test_within_a_tolerance_above_the_noise_the_difference_is_explained(search: Searches) -> None:
-    b = {QK: {"enable_fp_fusion": True, "rope_rotation": "complex"}}
+    b: Settings = {QK: {"enable_fp_fusion": True, "rope_rotation": "complex"}}
     verdict = search("noisy", {}, b, tolerance=0.1)
     assert search.names(verdict) == {(QK, "enable_fp_fusion")}
 
@@ -299,7 +299,7 @@ def test_more_controls_see_a_noise_that_two_runs_do_not(search: Searches, monkey
 
     calls = iter(range(100))
     monkeypatch.setattr(bisect_functions, "constant", lambda: float(next(calls) == 4) + bisect_functions.planted())
-    b = {QK: {"enable_fp_fusion": True}}
+    b: Settings = {QK: {"enable_fp_fusion": True}}
     assert search("constant", {}, b, controls=3)["result"] == "undecided"
 
 
@@ -307,7 +307,10 @@ def test_more_controls_see_a_noise_that_two_runs_do_not(search: Searches, monkey
 
 
 def test_the_search_goes_on_after_an_arm_that_raises(search: Searches) -> None:
-    b = {QK: {"enable_fp_fusion": True, "rope_rotation": "complex"}, MODULATION: {"rounding_points": ["norm"]}}
+    b: Settings = {
+        QK: {"enable_fp_fusion": True, "rope_rotation": "complex"},
+        MODULATION: {"rounding_points": ["norm"]},
+    }
     verdict = search("planted", {}, b)
     assert search.names(verdict) == {(QK, "enable_fp_fusion")}
     failed = search.arm(MODULATION, "rounding point norm")
@@ -316,7 +319,10 @@ def test_the_search_goes_on_after_an_arm_that_raises(search: Searches) -> None:
 
 
 def test_a_smaller_set_without_a_verdict_is_counted(search: Searches) -> None:
-    b = {QK: {"enable_fp_fusion": True, "rope_rotation": "complex"}, MODULATION: {"rounding_points": ["norm"]}}
+    b: Settings = {
+        QK: {"enable_fp_fusion": True, "rope_rotation": "complex"},
+        MODULATION: {"rounding_points": ["norm"]},
+    }
     verdict = search("fragile", {}, b)
     assert search.names(verdict) == {(QK, "enable_fp_fusion"), (MODULATION, "rounding point norm")}
     assert verdict["smaller_without_verdict"] == 1
@@ -324,7 +330,7 @@ def test_a_smaller_set_without_a_verdict_is_counted(search: Searches) -> None:
 
 def test_an_arm_that_the_package_refuses_is_refused_with_the_reason(search: Searches) -> None:
     a = {NORM: {"rms_norm_reduction": "divided"}}
-    b = {NORM: {"rms_norm_reduction": "sglang_qk_norm", "rounding_points": ["normalized"]}}
+    b: Settings = {NORM: {"rms_norm_reduction": "sglang_qk_norm", "rounding_points": ["normalized"]}}
     verdict = search("refused", a, b)
     assert verdict["result"] == "undecided"
     assert verdict["reason"].startswith("B, run 1: refused: ")
@@ -340,7 +346,7 @@ def test_a_target_that_returns_something_else_is_bad_usage(search: Searches) -> 
 
 
 def test_a_search_that_was_stopped_continues_without_running_an_arm_twice(search: Searches) -> None:
-    b = {QK: {"rms_norm_reduction": "halved", "rope_rotation": "complex", "rounding_points": ["normalized"]}}
+    b: Settings = {QK: {"rms_norm_reduction": "halved", "rope_rotation": "complex", "rounding_points": ["normalized"]}}
     whole = search("qk", {}, b)
     arms = search.bisection.arms
     for count in (1, 3, 6, len(arms)):
