@@ -1,13 +1,15 @@
 """Commands whose options of one value are given once: of two values a parser would take the last, and say nothing."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from numerics.errors import ConfigurationError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class OnceCommand(TyperCommand):
@@ -31,7 +33,7 @@ class OnceGroup(TyperGroup):
 class App(typer.Typer):
     """Commands of which all are such."""
 
-    def command(self, name: str | None = None, **given: Any) -> Any:
+    def command(self, name: str | None = None, **given: Any) -> Callable[[Function], Function]:
         """As the base has it."""
         return super().command(name, **{"cls": OnceCommand, **given})
 
@@ -48,7 +50,7 @@ def _check(command: Any, ctx: Any, args: list[str]) -> None:
 
 def _values(names: Sequence[str], args: Sequence[str]) -> list[str]:
     """As they were written: `--name VALUE` or `--name=VALUE`."""
-    found = []
+    found: list[str] = []
     for place, word in enumerate(args):
         name, equals, value = word.partition("=")
         if name in names:

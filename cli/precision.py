@@ -140,9 +140,8 @@ def page(records: Sequence[Record]) -> Iterator[RenderableType]:
 
 def _row(each: Record, first: Record) -> tuple[str, ...]:
     rmse, base = float(each["rmse"]), float(first["rmse"])
-    numbers = f"{rmse:.4e}", f"{rmse / base:.5f}" if base else "-"
-    numbers += f"{float(each['max_abs']):.2g}", f"{float(each['bias']):+.0e}"
-    return f"  {each['preset']}", *numbers, *_standing(each, first)
+    errors = f"{float(each['max_abs']):.2g}", f"{float(each['bias']):+.0e}"
+    return f"  {each['preset']}", f"{rmse:.4e}", f"{rmse / base:.5f}" if base else "-", *errors, *_standing(each, first)
 
 
 def _standing(each: Record, first: Record) -> tuple[str, str]:

@@ -29,7 +29,8 @@ def read(path: Path) -> list[Setting]:
     """The settings in a saved file. Raises ConfigurationError if it is not one."""
     found = records(path, COMMAND, NEEDED, how="")
     for index, setting in enumerate(found):
-        for each in (setting, *_when(setting)):
+        parts: list[Any] = [setting, *_when(setting)]
+        for each in parts:
             if missing := [key for key in NEEDED if not isinstance(each, dict) or key not in each]:
                 raise ConfigurationError(f"{path}: record {index}: not from {COMMAND}: no {missing[0]!r}")
             if not isinstance(each["numerics"], dict):

@@ -1,6 +1,7 @@
 """Errors worked out by hand, planted faults that must be seen, and what is compared with what."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,6 +116,14 @@ def test_a_full_table_is_that_of_the_angles() -> None:
     rounded = arguments_of(inputs, torch.bfloat16)["rope_table"]
     assert torch.equal(rounded, full.float().bfloat16())
     assert (full != full.float()).any()
+    assert torch.equal(arguments_of(inputs, torch.float32)["rope_table"], full.float())
+
+
+def test_a_rounded_table_is_rounded_from_float32_as_models_do() -> None:
+    inputs = SHAPE["fused_qk_norm_rope"].inputs(1, CPU, 0, 0)
+    cos = torch.full_like(inputs.tensors["cos"], 0.5 + 2.0**-9 + 2.0**-40)  # by itself nearer to 0.5 + 2**-8
+    table = arguments_of(replace(inputs, tensors={**inputs.tensors, "cos": cos}), torch.bfloat16)["rope_table"]
+    assert table[0, 0] == 0.5  # in float32 it lies in the middle, and goes to even
 
 
 # --- What is found ----------------------------------------------------------------------------------------------------
@@ -203,6 +212,19 @@ def test_presets_that_cannot_differ_are_computed_once() -> None:
     twin, first = (of(records, name, "norm") for name in ("vllm_cuda_bf16_rope", "vllm_cuda"))
     assert (twin["rmse"], twin["against"]) == (first["rmse"], first["against"])
     assert twin["reference"] != first["reference"]
+
+
+def test_what_a_preset_is_stays_its_own_where_another_was_computed() -> None:
+    records = measured("indexed_scale_shift_", ("bf16_affine", "vllm_cuda"))
+    found = {r["preset"]: (r["same_as"], r["exact"]) for r in records}
+    assert found == {"bf16_affine": (None, False), "vllm_cuda": ("bf16_affine", True)}
+
+
+def test_presets_that_read_other_tables_are_computed_apart() -> None:
+    records = measured("fused_qk_norm_rope", ("vllm_cuda", "vllm_cuda_float32_table"))
+    assert {r["same_as"] for r in records} == {None}
+    full = [of(records, name, "rotation", table="full")["rmse"] for name in ("vllm_cuda", "vllm_cuda_float32_table")]
+    assert full[0] > full[1]
 
 
 def test_orders_that_are_one_tree_are_computed_once() -> None:
