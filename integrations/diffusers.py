@@ -103,7 +103,7 @@ def apply(model_or_pipeline: Any, preset: str | None = None, *, model: str | Non
                 chosen = f"attention of {served.unrotated} is not rotated"
                 if served.unrotated is None or not name.startswith(f"{served.unrotated}."):
                     chosen = _swap_processor(module, classes, resolutions[component], tables)
-            elif served.block in (base.__name__ for base in type(module).__mro__):
+            elif served.block in [base.__name__ for base in type(module).__mro__]:
                 chosen = _swap_forward(module, modulations[component])
             else:
                 continue

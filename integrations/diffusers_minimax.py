@@ -67,7 +67,7 @@ def modulated_forward(
 ) -> Tensor:  # [batch, tokens, N]
     """As the block's own: attention and feed-forward, each between adaptive norm and gated residual."""
     reason = _why_stock(block, resolution, hidden_states, adaln_indices)
-    tables = () if reason is not None else block.adaln_proj(temb)
+    tables: tuple[Tensor, ...] = () if reason is not None else block.adaln_proj(temb)
     if any(table.dtype != hidden_states.dtype for table in tables):
         reason = "scale, shift and gate are not in the dtype of the activations"
     if reason is not None:

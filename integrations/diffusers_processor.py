@@ -124,7 +124,7 @@ class Processor:
 
     def split(self, attn: Any, parts: Sequence[Tensor]) -> Stream:
         """[batch, tokens, heads * head_dim] each, by heads."""
-        q, k, v = (part.unflatten(-1, self.heads(attn)) for part in parts)
+        q, k, v = (part.unflatten(-1, self.heads(attn)) for part in parts)  # type: ignore[no-untyped-call]  # of torch
         return q, k, v
 
     def fuse(self, attn: Any, q: Tensor, k: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:

@@ -84,15 +84,15 @@ def verdict(record: dict[str, Any]) -> str:
     """`equal`, or what is not as it must be."""
     if record["stock_differs_from_itself"]:
         return "not measurable"
-    wrong = [
-        record["elements_differing"] and "bytes differ",
-        record["repeated_differing"] and "does not repeat itself",
-        record.get("restored_differing") and "restored model differs",
-        not record["same_strides"] and "strides differ",
-        not record["same_attention_inputs"] and "attention reads otherwise laid out tensors",
-        record["fused_calls"] != record["expected_calls"] and "calls are not as expected",
-    ]
-    return "; ".join(filter(None, wrong)) or "equal"
+    wrong = {
+        "bytes differ": record["elements_differing"],
+        "does not repeat itself": record["repeated_differing"],
+        "restored model differs": record.get("restored_differing"),
+        "strides differ": not record["same_strides"],
+        "attention reads otherwise laid out tensors": not record["same_attention_inputs"],
+        "calls are not as expected": record["fused_calls"] != record["expected_calls"],
+    }
+    return "; ".join(what for what, is_so in wrong.items() if is_so) or "equal"
 
 
 # --- Time -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from numerics.measure.model_cases import ModelCase
 from numerics.measure.model_inputs import Inputs
 
 
-def made(tiny: ModelCase, **config: int) -> Any:
+def made(tiny: ModelCase, **config: Any) -> Any:
     """The model in bfloat16, with its weights."""
     torch.manual_seed(0)
     return tiny.build(**config)
