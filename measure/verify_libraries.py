@@ -19,6 +19,8 @@ from numerics.measure.chains import (
     rotate_op_by_op,
     rotate_separate,
 )
+from numerics.measure.norm_libraries import DISTRIBUTIONS as NORM_LIBRARIES
+from numerics.measure.norm_libraries import norms_of
 from numerics.measure.peers import Locations, vllm_chain
 
 Norm = Callable[[Tensor, Tensor, float], Tensor]
@@ -37,9 +39,8 @@ DISTRIBUTIONS: Final = {
     "aten": "torch",
     "vllm": "vllm",
     "diffusers": "diffusers",
-    "flashinfer": "flashinfer-python",
-    "quack": "quack-kernels",
     "apex": "apex",
+    **NORM_LIBRARIES,
 }
 
 
@@ -126,12 +127,9 @@ def _rotated_whole(theirs: Callable[..., Tensor], x: Tensor, cos: Tensor, sin: T
 
 def norm_of(library: str) -> Norm:
     """Of FlashInfer, quack or apex."""
-    if library == "flashinfer":
-        flashinfer = _import("flashinfer.norm").rmsnorm
-        return lambda x, weight, eps: _on_rows(lambda rows: flashinfer(rows, weight, eps), x)
-    if library == "quack":
-        quack = _import("quack").rmsnorm
-        return lambda x, weight, eps: _on_rows(lambda rows: quack(rows, weight, eps=eps), x)
+    if library in NORM_LIBRARIES:
+        theirs = norms_of(library).norm
+        return lambda x, weight, eps: _on_rows(lambda rows: theirs(rows, weight, eps), x)
     apex = _import("apex.normalization.fused_layer_norm").fused_rms_norm_affine
     return lambda x, weight, eps: _on_rows(lambda rows: apex(rows, weight, weight.shape, eps), x)
 
