@@ -129,7 +129,7 @@ def _joint_qkv_norm_rope_kernel(
         _stream_tile(
             text_q_ptr + batch * text_q_stride_batch, text_k_ptr + batch * text_k_stride_batch,
             text_v_ptr + batch * text_v_stride_batch, text_q_weight_ptr, text_k_weight_ptr,
-            table_ptr + text_start.to(tl.int64) * table_stride_token, q_out_ptr, k_out_ptr, v_out_ptr,
+            table_ptr + tl.cast(text_start, tl.int64) * table_stride_token, q_out_ptr, k_out_ptr, v_out_ptr,
             start + text_start, tile, text_tokens, text_q_stride_token, text_q_stride_head, text_k_stride_token,
             text_k_stride_head, text_v_stride_token, text_v_stride_head, table_stride_token, eps,
             Q_HEADS, K_HEADS, HEAD_DIM, ROTARY_DIM, ROWS, WAVE, TEXT_Q_RMS_NORM_REDUCTION, TEXT_K_RMS_NORM_REDUCTION,
@@ -139,7 +139,7 @@ def _joint_qkv_norm_rope_kernel(
         _stream_tile(
             image_q_ptr + batch * image_q_stride_batch, image_k_ptr + batch * image_k_stride_batch,
             image_v_ptr + batch * image_v_stride_batch, image_q_weight_ptr, image_k_weight_ptr,
-            table_ptr + image_start.to(tl.int64) * table_stride_token, q_out_ptr, k_out_ptr, v_out_ptr,
+            table_ptr + tl.cast(image_start, tl.int64) * table_stride_token, q_out_ptr, k_out_ptr, v_out_ptr,
             start + image_start, tile - text_tiles, image_tokens, image_q_stride_token, image_q_stride_head,
             image_k_stride_token, image_k_stride_head, image_v_stride_token, image_v_stride_head,
             table_stride_token, eps,

@@ -85,9 +85,9 @@ def qk(
     return assembled(qk_norm_rope.OP, *args, given=numerics_of(name))
 
 
-def joint(name: str) -> dict[str, str]:
-    streams = [empty(1, tokens, 48, 128) for tokens in (512, 512, 512, 4096, 4096, 4096)]
-    args = (*streams, *[empty(128)] * 4, empty(4608, 128), 1e-6, True, False)
+def joint(name: str, text: int = 512, image: int = 4096, heads: int = 48) -> dict[str, str]:
+    streams = [empty(1, tokens, heads, 128) for tokens in (text, image) for _ in "qkv"]
+    args = (*streams, *[empty(128)] * 4, empty(text + image, 128), 1e-6, True, False)
     return assembled(joint_qkv_norm_rope.OP, *args, given=numerics_of(name))
 
 
@@ -119,6 +119,10 @@ KERNELS: dict[str, Callable[[], dict[str, str]]] = {
     "float32": lambda: qk("sglang_qk_norm", dtype=F32),
     "float32 products": lambda: qk("vllm_cuda_128", dtype=F32),
     "joint": lambda: joint("vllm_cuda_128"),
+    # Triton puts a 1 into the code, where it is no tensor.
+    "one token": lambda: qk("vllm_cuda_128", heads=(3, 1), tokens=1),
+    "joint of one token each": lambda: joint("vllm_cuda_128", 1, 1),
+    "joint of one head": lambda: joint("vllm_cuda_128", 1, 1, 1),
     "norm": lambda: rows("vllm_cuda", NORM),
     "add": lambda: rows("vllm_cuda_add", ADD_NORM, 4096),
     "norm and modulation": lambda: rows("omni_native", NORM_SCALE_SHIFT, 1536),
@@ -126,6 +130,7 @@ KERNELS: dict[str, Callable[[], dict[str, str]]] = {
     "gate, norm and modulation in float32": lambda: rows("vllm_native", GATE_NORM_SCALE_SHIFT, 768, F32),
     "short rows": lambda: rows("diffusers_aten", NORM, 128, many=100_000),
     "odd rows": lambda: rows("vllm_cuda_0_11", NORM, 1023),
+    "one row": lambda: rows("vllm_cuda", GATE_NORM_SCALE_SHIFT, many=1),
     "modulation": lambda: rows("vllm_cuda", modulation.SCALE_SHIFT),
     "gate": lambda: rows("vllm_cuda", GATE),
 }
