@@ -277,3 +277,25 @@ def test_shapes_are_chosen_by_op_and_family() -> None:
     assert [shape.name for shape in chosen(["fused_qk_norm_rope"])] == ["24x128", "56x128-half96", "text+image x24x128"]
     assert len({shape.path for shape in chosen([])}) == len(SHAPES)
     assert isinstance(SHAPES[0], Shape)
+
+
+def test_kernels_of_open_presets_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: dict[str, Any] = {}
+
+    class Clock:
+        def compile(self, calls: dict[str, Any], *, at_once: bool) -> dict[str, Exception]:
+            assert at_once
+            for name, compile_one in calls.items():
+                compiled[name] = compile_one()
+            return {}
+
+    monkeypatch.setattr(precision, "CudaClock", Clock)
+    monkeypatch.setattr(precision, "HAS_TRITON", True)
+    run = Precision(Plan([SHAPE["rms_norm"], SHAPE["indexed_gate"]], ("fast", "vllm_cuda"), TINY, 0), CPU)
+    run.compile()
+    assert compiled == {}  # a CPU has none
+    monkeypatch.setattr(run, "_inputs", lambda shape, _: shape.inputs(1, CPU, 0, 0))
+    run.device = torch.device("cuda")
+    run.compile()
+    assert list(compiled) == ["rms_norm/5376, fast", "indexed_gate/5376-12groups, fast"]
+    assert all(arm.computed_by == "" for work in run._work.values() for arm in work.arms.values())
