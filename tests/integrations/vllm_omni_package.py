@@ -1,7 +1,17 @@
 """A package `vllm_omni` of the form of 0.30: where its functions are defined, who imports them, how they are called."""
 
+import importlib
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from numerics.integrations import vllm_omni
+
+Engine = Callable[..., Path]  # makes the package importable
+MODULES: Final = {model.name: model.module for model in vllm_omni.MODELS}
+FUSED_QK: Final = "fused_qk_norm_rope"
+MIN_TOKENS: Final = "fused_qk_norm_rope_min_tokens"
 
 QK: Final = """
 import torch
@@ -128,3 +138,19 @@ def write(folder: Path, version: str = "0.30.0") -> None:
     info = folder / f"vllm_omni-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm-omni\nVersion: {version}\n")
+
+
+def imported(model: str) -> Any:
+    """The model's module."""
+    return importlib.import_module(MODULES[model])
+
+
+def original(name: str) -> Any:
+    """The function where it is defined."""
+    return getattr(importlib.import_module(vllm_omni.LAYERS[name]), name)
+
+
+def forget() -> None:
+    """As if nothing of the package had been imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm_omni"]:
+        del sys.modules[name]
