@@ -43,6 +43,7 @@ class Sample:
     weights: Literal["signed", "positive", "identity"] = "signed"
     special: bool = False
     searched: bool = False
+    cancelling: bool = False  # the products of the rotation nearly cancel, so that one which is not rounded shows
     strided: bool = False  # rows lie in a wider tensor; heads always do
     batch: int = 1  # into which the tokens of a Q/K op are cut
 
@@ -121,6 +122,7 @@ def _heads(_op: str, reduction: Reduction, *, large: bool) -> Iterator[Sample]:
     )
     yield Sample(name="searched", geometry=replace(grouped, tokens=33), searched=True)
     yield Sample(name="special", geometry=grouped, special=True)
+    yield Sample(name="cancelling", geometry=grouped, cancelling=True, weights="identity")
     yield Sample(name="batch", geometry=replace(grouped, tokens=34), batch=2, weights="positive")
     yield Sample(name="one token", geometry=replace(grouped, tokens=1), weights="identity")
     yield Sample(name="no token", geometry=replace(grouped, tokens=0))
@@ -206,6 +208,8 @@ def make(sample: Sample, op: str, device: torch.device, seed: int, found: Search
         elif sample.special:
             rows = special_rows(tensors[name].shape[-1], sample.dtype, device)
             _put(tensors[name], rows.roll(place, 0), limit=len(rows))
+        elif sample.cancelling:
+            _cancel(tensors[name], tensors["cos"], tensors["sin"])
     return Inputs(inputs.case, tensors, inputs.settings)
 
 
@@ -228,6 +232,14 @@ def _put(x: Tensor, rows: Tensor, limit: int | None = None) -> None:
     indices = torch.cartesian_prod(*(torch.arange(size) for size in x.shape[:-1])).view(-1, x.ndim - 1)[:limit]
     if len(indices):
         x[tuple(indices.to(x.device).unbind(1))] = rows[torch.arange(len(indices), device=x.device) % len(rows)]
+
+
+def _cancel(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Pairs (a, b) of [tokens, heads, D] with a * cos near b * sin, in every second token a * sin near -b * cos."""
+    c, s = cos[:, None].clone(), sin[:, None].clone()
+    ratio = c / s
+    ratio[1::2] = -(s / c)[1::2]
+    x[..., 1::2] = (x[..., 0::2].float() * ratio.clamp(-64, 64)).to(x.dtype)
 
 
 def _weight(like: Tensor, kind: str) -> Tensor:

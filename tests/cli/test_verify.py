@@ -139,7 +139,7 @@ def test_a_reference_of_another_version_is_not_verified(numerics: Command, write
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (("--preset", "apex"), "declared, not verified"),
+        (("--preset", "apex", "--op", "indexed_gate"), "declared, not verified"),
         (("--preset", "fast"), "no reference claimed"),
         (("--preset", "vllm_cuda_add", "--op", "fused_modulation"), "declared, not verified"),
     ],
@@ -163,7 +163,8 @@ def test_an_unknown_name_exits_2(numerics: Command, arguments: tuple[str, ...], 
 
 
 def test_what_cannot_be_imported_is_named(numerics: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "numerics.cli.verify", raising=False)
+    for name in [name for name in sys.modules if name.startswith("numerics.measure.verify")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numerics.golden.replay", None)
     found = numerics("verify")
     assert found.code == 2
@@ -194,7 +195,7 @@ def test_a_bar_counts_the_presets_on_a_terminal(
 def test_progress_is_drawn_on_a_terminals_stderr_alone() -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", ENTRY, "verify", "--preset", "vllm_cuda_128", "--json"],
+        [sys.executable, "-c", ENTRY, "verify", "--preset", "vllm_cuda_128", "--reference", "golden", "--json"],
         stdout=subprocess.PIPE,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm-256color"},
@@ -214,5 +215,69 @@ def test_progress_is_drawn_on_a_terminals_stderr_alone() -> None:
 
 
 def test_every_preset_that_is_named_is_verified(numerics: Command) -> None:
-    found = numerics("verify", "--preset", "vllm_cuda_128", "--preset", "diffusers_complex", "--json")
+    found = numerics(
+        "verify", "--preset", "vllm_cuda_128", "--preset", "diffusers_complex", "--op", "rms_norm", "--json"
+    )
     assert [each["preset"] for each in found.json] == ["vllm_cuda_128", "diffusers_complex"]
+
+
+# --- References, devices, files ---------------------------------------------------------------------------------------
+
+
+def test_live_steps_stand_beside_golden_bytes(numerics: Command) -> None:
+    found = numerics("verify", "--preset", "diffusers_aten", "--op", "fused_qk_norm_rope", "--json")
+    assert found.code == 0
+    shows = {(each["reference"], each["shows"]) for each in found.json[0]["records"] if each["elements"]}
+    assert shows == {("golden", "claim"), ("aten", "steps")}
+    assert found.json[0]["device"] == "cpu"
+
+
+def test_what_is_no_proof_of_a_claim_verifies_nothing(numerics: Command) -> None:
+    arguments = ("verify", "--preset", "sglang_qk_norm", "--op", "rms_norm", "--device", "cpu")
+    found = numerics(*arguments, "--json")
+    (declared,) = found.json
+    assert (found.code, declared["status"], declared["elements"]) == (5, "declared, not verified", 0)
+    assert sum(each["elements"] for each in declared["records"] if each["shows"] == "declaration")
+    shown = words(numerics(*arguments).out)
+    assert "it proves no claim" in shown
+    assert "not on this device" in shown
+
+
+def test_one_reference_is_all_that_is_compared(numerics: Command) -> None:
+    found = numerics("verify", "--preset", "vllm_cuda_128", "--reference", "golden", "--json")
+    assert {each["reference"] for each in found.json[0]["records"]} == {"golden"}
+
+
+def test_what_is_saved_is_what_is_printed(numerics: Command, tmp_path: Path) -> None:
+    import json
+
+    path = tmp_path / "verify.json"
+    printed = numerics("verify", "--preset", "omni_native", "--op", "indexed_gate", "--json", "--out", path)
+    assert json.loads(path.read_text(encoding="utf-8")) == printed.json
+    assert printed.json[0]["machine"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--reference", "goldn"), "nearest: golden"),
+        (("--device", "gpu"), "legal: cuda, cuda:N, cpu"),
+        (("--vllm-version", "0.29.0"), "of no use without --vllm-library"),
+        (("--elements", "-1"), "--elements"),
+    ],
+)
+def test_an_option_that_means_nothing_exits_2(numerics: Command, arguments: tuple[str, ...], message: str) -> None:
+    found = numerics("verify", *arguments)
+    assert (found.code, found.out) == (2, "")
+    assert message in found.err
+
+
+def test_several_processes_return_what_one_does(numerics: Command) -> None:
+    import json
+
+    arguments = ["verify", "--preset", "omni_native", "--op", "indexed_gate", "--json", "--jobs"]
+    done = subprocess.run([sys.executable, "-c", ENTRY, *arguments, "2"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    (several,) = json.loads(done.stdout)
+    (one,) = numerics(*arguments, "1").json
+    assert several["records"] == one["records"]
