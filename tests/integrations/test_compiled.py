@@ -34,7 +34,7 @@ def one_of_each(name: str) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [("flux2", "eager"), ("qwen_image", "eager"), ("z_image", "eager"), ("minimax_h3", "aot_eager")],
+    [("flux2", "eager"), ("qwen_image", "eager"), ("minimax_h3", "aot_eager")],
 )
 def test_repeated_blocks_compile_whole_for_any_size_and_keep_every_byte(name: str, backend: str) -> None:
     model = one_of_each(name)
@@ -50,15 +50,14 @@ def test_repeated_blocks_compile_whole_for_any_size_and_keep_every_byte(name: st
     assert dispatch_counts() == calls
 
 
-@pytest.mark.parametrize(("name", "replaced"), [("flux2", 2), ("minimax_h3", 2)])
-def test_a_model_that_is_compiled_already_is_served(name: str, replaced: int) -> None:
-    model, inputs = one_of_each(name), inputs_of(TINY[name])
+def test_a_model_that_is_compiled_already_is_served() -> None:
+    model, inputs = one_of_each("flux2"), inputs_of(TINY["flux2"])
     compiled: Any = torch.compile(model, backend="eager")
     stock = forward(compiled, inputs)
     with apply(compiled) as applied:
-        assert len(applied.replaced) == replaced
+        assert len(applied.replaced) == 2
         assert same_bytes(forward(compiled, inputs), forward(model, inputs))
-    assert sum(dispatch_counts().values()) == 2 * sum(TINY[name].calls(model.config).values())
+    assert sum(dispatch_counts().values()) == 2 * sum(TINY["flux2"].calls(model.config).values())
     assert same_bytes(forward(compiled, inputs), stock)
 
 
