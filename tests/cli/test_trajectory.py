@@ -79,6 +79,7 @@ def test_bad_usage_exits_2_before_the_work(
     numerics: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[Any, ...], said: str
 ) -> None:
     monkeypatch.setattr(trajectory, "Dit", None)
-    found = numerics(*SMALL, *arguments)
+    kept = {name: value for name, value in zip(SMALL[1::2], SMALL[2::2], strict=True) if name not in arguments}
+    found = numerics("trajectory", *(word for option in kept.items() for word in option), *arguments)
     assert found.code == 2
     assert said in found.err
