@@ -303,6 +303,21 @@ def test_more_controls_see_a_noise_that_two_runs_do_not(search: Searches, monkey
     assert search("constant", {}, b, controls=3)["result"] == "undecided"
 
 
+def test_a_set_that_does_not_give_bs_result_twice_is_not_claimed(
+    search: Searches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import bisect_functions
+
+    calls = iter(range(100))
+    b: Settings = {QK: {"enable_fp_fusion": True, "rope_rotation": "complex"}}
+    # Both controls and all arms are steady; what runs after the two single differences is not.
+    monkeypatch.setattr(bisect_functions, "constant", lambda: bisect_functions.planted() + (next(calls) >= 6))
+    verdict = search("constant", {}, b)
+    assert verdict["result"] == "undecided"
+    assert "the smallest set ran a second time, and did not give B's result again" in verdict["reason"]
+    assert verdict["smallest"] == []
+
+
 # --- Arms without a verdict -------------------------------------------------------------------------------------------
 
 
