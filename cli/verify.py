@@ -91,7 +91,9 @@ def verify(
     plan = Plan(configuration().catalog, names, ops, references, where, elements, seed, locations, vllm_version)
     found = _verified(plan, jobs or (min(MOST_JOBS, os.cpu_count() or 1) if where.type == "cuda" else 1), out)
     if as_json:
-        print_json(found)
+        from numerics.measure.verify_summary import as_json as described
+
+        print_json(described(found))
     else:
         from numerics.cli.verify_pages import page
 
@@ -128,7 +130,7 @@ def _verified(plan: Plan, jobs: int, out: Path | None) -> list[Found]:
     def save(found: list[Found]) -> list[dict[str, Any]]:
         described = [{**each, "machine": facts} for each in found]
         if out is not None:
-            write(out, described)
+            write(out, verify_summary.as_json(described))
         return described
 
     with started(plan, jobs) as work:

@@ -1,14 +1,16 @@
 """`verify`: each op under each preset beside every reference that is there, and what became of it, as records."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from numerics.measure.verify_beside import Beside
 from numerics.measure.verify_calls import Caller
 from numerics.measure.verify_golden import replayed
 from numerics.measure.verify_rows import pools
 from numerics.measure.verify_subject import GOLDEN, Plan, Record, Subject, of_tally
+
+SUMMED: Final = ("calls", "rows", "elements", "elements_differing", "one_sided_nan")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Verifier:
         if unit.live:
             found = [*self._attempt(subject, self._live)]
             records += found
-            records += [{**each, "preset": name, "same_as": unit.preset} for name in unit.also for each in found]
+            records += [each for name in unit.also for each in _as_of(name, unit.preset, found)]
         return records
 
     def _attempt(self, subject: Subject, work: Callable[[Subject], Iterator[Record]]) -> Iterator[Record]:
@@ -100,3 +102,25 @@ class Verifier:
             round_ += 1
             beside.call(subject.samples[0].again(round_), self.plan.seed + 1000 * round_)
         yield from beside.records()
+
+
+def _as_of(name: str, preset: str, records: Sequence[Record]) -> Iterator[Record]:
+    """The records of a preset which computes the same as another: the other's, summed up by reference."""
+    by_reference: dict[tuple[Any, ...], list[Record]] = {}
+    for each in records:
+        key = tuple(each[field] for field in ("reference", "shows", "arm", "absent", "not_fused", "error"))
+        by_reference.setdefault(key, []).append(each)
+    for same in by_reference.values():
+        elements = sum(each["elements"] for each in same)
+        yield {
+            **same[0],
+            **{field: sum(each[field] for each in same) for field in SUMMED},
+            "preset": name,
+            "case": f"all of {preset}",
+            "max_ulp": max(each["max_ulp"] for each in same),
+            "bias_ulp": sum(each["bias_ulp"] * each["elements"] for each in same) / max(elements, 1),
+            "first": next((each["first"] for each in same if each["first"]), None),
+            "not_told": None,
+            "candidates": None,
+            "same_as": preset,
+        }

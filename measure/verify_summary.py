@@ -11,6 +11,7 @@ VERIFIED: Final = "verified"
 DIFFERS: Final = "differs"
 DECLARED: Final = "declared, not verified"
 NO_CLAIM: Final = "no reference claimed"
+ALWAYS: Final = ("reference", "shows", "case", "arm")  # null as well
 Found = dict[str, Any]
 
 
@@ -26,6 +27,15 @@ def found(plan: Plan, records: Sequence[Record], *, with_sight: bool = True) -> 
 def of_preset(records: Iterable[Record], name: str) -> list[Record]:
     """The records of one preset."""
     return [each for each in records if each["preset"] == name]
+
+
+def as_json(found: Sequence[Found]) -> list[Found]:
+    """As it is printed and saved: fields of records that do not apply are left out."""
+    return [{**each, "records": [_without_nothing(record) for record in each["records"]]} for each in found]
+
+
+def _without_nothing(record: Record) -> Record:
+    return {name: value for name, value in record.items() if value is not None or name in ALWAYS}
 
 
 def is_wrong(record: Record) -> bool:

@@ -79,6 +79,7 @@ def test_presets_that_compute_the_same_are_compared_once() -> None:
     assert (first.live, first.also) == (True, ("vllm_cuda_bf16_rope", "omni_native"))
     assert not any(each.live for each in others)
     found = [each for each in verifier.run(first) if each["elements"]]
+    assert len({each["elements"] for each in found if each["same_as"]}) == 1
     assert {(each["preset"], each["same_as"]) for each in found} == {
         ("vllm_cuda", None),
         ("vllm_cuda_bf16_rope", "vllm_cuda"),
