@@ -23,6 +23,7 @@ from numerics.ops.telemetry import dispatch_counts, reset_dispatch_counts
 
 BACKENDS: Final = ("_native_flash", "_native_efficient", "native")  # the first one that takes the model's masks
 SAMPLE_MS: Final = 60.0  # of work in one sample
+LEAST_CALLS: Final = 2
 ALIGNMENT: Final = {"cuda": 512, "cpu": 64}  # of what torch allocates
 CEILING: Final = "measured: time of the stock model over that of the fused one whose ops return what was made before"
 
@@ -100,12 +101,18 @@ def verdict(record: dict[str, Any]) -> str:
 
 def times(arms: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
     """Milliseconds of a call of each arm, two samples a round: in order and then backwards (ABBA)."""
-    calls = [max(1, round(SAMPLE_MS / max(_milliseconds(arm, 1), 1e-3))) for arm in arms]
+    calls = [max(LEAST_CALLS, round(SAMPLE_MS / max(_milliseconds(arm, 1), 1e-3))) for arm in arms]
     samples: list[list[float]] = [[] for _ in arms]
     for _ in range(rounds):
         for place in (*range(len(arms)), *reversed(range(len(arms)))):
             samples[place].append(_milliseconds(arms[place], calls[place]))
     return samples
+
+
+def without_ops(fused: Any, inputs: Inputs, kept: dict[Any, Any]) -> list[Tensor]:
+    """A forward of the fused model whose ops take no time."""
+    with free_ops(kept):
+        return outputs(fused, inputs)
 
 
 def ratio(stock: Sequence[float], ours: Sequence[float]) -> dict[str, Any]:
@@ -141,11 +148,12 @@ def _milliseconds(arm: Callable[[], Any], calls: int) -> float:
 
 
 @contextmanager
-def free_ops() -> Iterator[None]:
-    """Fused ops that return, for shapes that they were called with before, what they returned then."""
-    from numerics.integrations import diffusers_minimax, diffusers_processor  # noqa: PLC0415  # diffusers is an extra
+def free_ops(kept: dict[Any, Any]) -> Iterator[None]:
+    """Fused ops that return, for shapes that they were called with before, what they returned then.
 
-    kept: dict[Any, Any] = {}
+    kept: what they returned, by op and shapes.
+    """
+    from numerics.integrations import diffusers_minimax, diffusers_processor  # noqa: PLC0415  # diffusers is an extra
 
     def free(name: str, op: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
