@@ -101,7 +101,7 @@ def live(library: str, preset: ResolvedPreset, numerics: Numerics, op: str, wher
         if "norm" not in op:
             return Live(TORCH, "steps", "no norm", version_of("aten"))
         if norm in ATEN_NORMS and not where.is_cpu:
-            return _claimed(library, preset, op, Chain(ATEN_NORMS[norm], *_rest(ATEN_NORMS[norm], rotation)), where)
+            return _claimed(library, preset, op, _chain(ATEN_NORMS[norm], rotation), where)
         return Live(
             _after_own_norm(numerics, op, rotation, where), "steps", _words("own", rotation, op), version_of("aten")
         )
@@ -118,8 +118,7 @@ def live(library: str, preset: ResolvedPreset, numerics: Numerics, op: str, wher
         if (op == "fused_add_rms_norm") != (provider == "vllm_c_add"):
             raise AbsentError(UNCLAIMED)  # its norm of a sum adds otherwise than its norm
         return _claimed(library, preset, op, vllm(where.locations, rotation), where)
-    found = norm_of(library)
-    return _claimed(library, preset, op, Chain(found, *_rest(found, rotation)), where)
+    return _claimed(library, preset, op, _chain(norm_of(library), rotation), where)
 
 
 def _diffusers(preset: ResolvedPreset, numerics: Numerics, op: str, where: Where) -> Live:
@@ -177,20 +176,19 @@ def _after_own_norm(numerics: Numerics, op: str, rotation: str, where: Where) ->
         raise AbsentError(NO_NORM_ON_CPU if where.is_cpu else UNCLAIMED)
     if rotation == "complex" and where.is_cpu and OPS[op] == "fused_qk_norm_rope":
         raise AbsentError("not on this device: a CPU multiplies complex numbers without contraction")
-    norm = partial(_own_norm, numerics)
-    return Chain(norm, *_rest(norm, rotation))
+    return _chain(partial(_own_norm, numerics), rotation)
 
 
 def _own_norm(numerics: Numerics, x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return rms_norm_reference(x, weight, eps, numerics=numerics)
 
 
-def _rest(norm: Norm, rotation: str) -> tuple[object, object]:
+def _chain(norm: Norm, rotation: str) -> Chain:
     def add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         total = x + residual
         return norm(total, weight, eps), total
 
-    return add_norm, ROTATIONS[rotation]
+    return Chain(norm, add_norm, ROTATIONS[rotation])
 
 
 def _check_stored(numerics: Numerics, op: str) -> None:

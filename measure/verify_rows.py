@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from numerics.measure.identify_declared import Class, classes
-from numerics.measure.identify_rows import OFFERED, Possibility, made_rows, made_weight, means, output, possibilities
+from numerics.measure.identify_rows import (
+    OFFERED,
+    Mean,
+    Possibility,
+    made_rows,
+    made_weight,
+    means,
+    output,
+    possibilities,
+)
 from numerics.measure.identify_trees import Tree
 from numerics.measure.inputs import EPS
 from numerics.ops.arithmetic import rsqrt
@@ -142,7 +151,7 @@ def declared_norm(x: Tensor, weight: Tensor, order: Order, points: tuple[str, ..
     return output(x, weight, EPS, of["own", how.mean], how)
 
 
-def mean_of(order: Order) -> str:
+def mean_of(order: Order) -> Mean:
     """`divide` or `multiply`; by a power of two they are one, and called so."""
     return "multiply" if scaling(order) == "multiply" else "divide"
 

@@ -71,7 +71,7 @@ class Sample:
 
     def again(self, round_: int) -> "Sample":
         """The same shape with other numbers."""
-        return replace(self, amplitude=AMPLITUDES[round_ % 3], weights=WEIGHTS[round_ // 3 % 3])  # type: ignore[arg-type]
+        return replace(self, amplitude=AMPLITUDES[round_ % 3], weights=WEIGHTS[round_ // 3 % 3])
 
 
 # --- Which ones -------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def is_wrong(record: Record) -> bool:
 
 def shows_claim(record: Record) -> bool:
     """Whether bytes of what the preset claims were compared."""
-    return record["shows"] == "claim" and record["elements"] > 0
+    return bool(record["shows"] == "claim" and record["elements"])
 
 
 def _of_preset(plan: Plan, preset: ResolvedPreset, records: list[Record]) -> Found:
