@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -57,12 +57,15 @@ def version_of(library: str) -> str | None:
 # --- vLLM -------------------------------------------------------------------------------------------------------------
 
 
+@lru_cache
 def vllm(locations: Locations, rotation: str) -> Chain:
     """Its compiled norms; its rotary kernel, where that is there and does the same, else PyTorch's rotation."""
     theirs = vllm_chain(locations)
     rotate = ROTATIONS[rotation]
 
     def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+        if not x.numel():
+            return x
         if theirs.rotate is not None and rotation == "separate" and cos.dtype == x.dtype:  # the tables that it reads
             return theirs.rotate(x, cos.contiguous(), sin.contiguous(), interleaved)
         return rotate(x, cos, sin, interleaved)

@@ -9,15 +9,18 @@ import torch
 from torch import Tensor
 
 from numerics.measure.arms import AbsentError
+from numerics.measure.chains import TORCH, rotate_separate
 from numerics.measure.peers import Locations
 from numerics.measure.verify import Verifier
-from numerics.measure.verify_references import Where, live
+from numerics.measure.verify_golden import golden_cases, replayed
+from numerics.measure.verify_references import Live, Where, live
 from numerics.measure.verify_rows import pools, telling
 from numerics.measure.verify_samples import make, samples
 from numerics.measure.verify_subject import REFERENCES, Plan, Record
 from numerics.ops import norm, reduction, stages
 from numerics.ops.arithmetic import fma, multiply, round_at
 from numerics.presets.file import load
+from numerics.presets.vocabulary import OPS
 
 CATALOG: Final = load()
 CPU: Final = torch.device("cpu")
@@ -50,6 +53,31 @@ def test_golden_bytes_show_a_claim_and_live_steps_do_not() -> None:
     shows = {each["reference"]: each["shows"] for each in found if each["elements"]}
     assert shows == {"golden": "claim", "aten": "steps"}
     assert not wrong(found)
+
+
+@pytest.mark.parametrize("preset", ["vllm_cuda_128", "diffusers_complex", "vllm_cuda_add"])
+def test_golden_bytes_are_replayed_by_eager_references_too(preset: str) -> None:
+    chosen = CATALOG.presets[preset]
+    numerics = chosen.numerics(CATALOG.reductions)
+    cases = [case for case in golden_cases(CATALOG, chosen, tuple(OPS)) if case.width <= 128]
+    assert cases
+    for case in cases:
+        tally = replayed(case, numerics, CPU, by_reference=True)
+        assert (tally.differing, tally.elements > 0) == (0, True), case.name
+
+
+def test_a_reference_that_computes_other_shapes_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halves_alone(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+        if interleaved:
+            raise AbsentError("it rotates halves")
+        return rotate_separate(x, cos, sin, interleaved)
+
+    chain = replace(TORCH, norm=TORCH.norm, rotate=halves_alone)
+    monkeypatch.setattr("numerics.measure.verify_subject.live", lambda *_: Live(chain, "steps", "halves", None))
+    found = records("vllm_cuda_128", QK, "aten", elements=10**9)
+    assert {each["absent"] for each in found if each["case"] and each["case"].startswith("production")} == {
+        "it rotates halves"
+    }
 
 
 def test_what_a_cpu_computes_otherwise_is_absent_and_says_so() -> None:
