@@ -21,8 +21,10 @@ from numerics.integrations.supported import SUPPORTED
 from numerics.measure.model_cases import TINY, ModelCase
 from numerics.measure.model_cases import outputs as forward
 from numerics.measure.model_inputs import Inputs
+from numerics.ops.telemetry import dispatch_counts, reset_dispatch_counts
 from numerics.presets.file import load
 from tests.integrations.test_bytes import same_bytes
+from tests.integrations.tiny import inputs_of, made
 
 
 def parts(model: Any) -> dict[str, Any]:
@@ -174,12 +176,18 @@ def test_models_named_by_the_supported_classes_have_entries() -> None:
     assert named <= set(load().model_names())
 
 
-def test_a_model_with_fused_processors_copies_and_pickles(flux2: Any, flux2_inputs: Inputs) -> None:
-    with apply(flux2):
-        ours = forward(flux2, flux2_inputs)
-        copies = [copy.deepcopy(flux2), pickle.loads(pickle.dumps(flux2))]
+@pytest.mark.parametrize("name", ["flux2", "minimax_h3"])
+def test_a_fused_model_copies_and_pickles(name: str) -> None:
+    model, inputs = made(TINY[name]), inputs_of(TINY[name])
+    with apply(model):
+        ours = forward(model, inputs)
+        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
     for each in copies:
-        assert same_bytes(forward(each, flux2_inputs), ours)
+        reset_dispatch_counts()
+        assert same_bytes(forward(each, inputs), ours)
+        assert sum(dispatch_counts().values()) == sum(TINY[name].calls(each.config).values())
+        for block in each.transformer_blocks if name == "minimax_h3" else ():
+            assert block.forward.args[0] is block
 
 
 def test_a_missing_or_older_diffusers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
