@@ -33,6 +33,7 @@ class _Line:
     search: Search | None = None
     not_fused: str | None = None
     absent: str | None = None
+    error: str | None = None
 
 
 class Beside:
@@ -62,7 +63,7 @@ class Beside:
         search = self._searched(sample) if sample.searched else None
         inputs = make(sample, subject.op, device, seed, search)
         table = torch.float32 if subject.table_dtype == "float32" else sample.dtype
-        expected: dict[str, Results | str] = {}
+        expected: dict[str, Results | str | Exception] = {}
         for name, live in self._live.items():
             expected[name] = self._chained(live, inputs, table)
         eager = self._caller.eager(inputs, sample, table) if subject.has_kernel() else None
@@ -98,15 +99,21 @@ class Beside:
                 candidates=line.search.candidates if line.search else None,
                 not_fused=line.not_fused,
                 absent=line.absent,
+                error=line.error,
             )
 
-    def _chained(self, live: Live, inputs: Inputs, table: torch.dtype) -> Results | str:
+    def _chained(self, live: Live, inputs: Inputs, table: torch.dtype) -> Results | str | Exception:
         try:
             return self._caller.chain(live.chain, inputs, table)
         except AbsentError as error:
             return str(error)
+        except Exception as error:  # noqa: BLE001  # a library that fails is a finding; other references go on
+            return error
 
-    def _compare(self, line: _Line, sample: Sample, computed: Results, wanted: Results | str) -> None:
+    def _compare(self, line: _Line, sample: Sample, computed: Results, wanted: Results | str | Exception) -> None:
+        if isinstance(wanted, Exception):
+            line.error = f"{line.reference}, {sample.case}: {type(wanted).__name__}: {wanted}"
+            return
         if isinstance(wanted, str):
             line.absent = wanted
             return

@@ -116,12 +116,16 @@ def diffusers_rotation(rotation: str) -> Rotate:
 def _rotated_halves(theirs: Callable[..., Tensor], x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     if interleaved:
         raise AbsentError("it rotates halves")
+    if not x.numel():
+        return x
     return theirs(x, torch.cat((cos, cos), -1), torch.cat((sin, sin), -1))
 
 
 def _rotated_whole(theirs: Callable[..., Tensor], x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     if not interleaved or 2 * cos.shape[-1] != x.shape[-1]:
         raise AbsentError("it rotates pairs, and whole heads")
+    if not x.numel():
+        return x
     return theirs(x, cos, sin)
 
 

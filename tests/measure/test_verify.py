@@ -80,6 +80,20 @@ def test_a_reference_that_computes_other_shapes_does_not_hold_up_the_others(monk
     }
 
 
+def test_a_library_that_fails_is_wrong_and_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Tensor:
+        raise RuntimeError("compiled for another torch")
+
+    chains = {"aten": TORCH, "diffusers": replace(TORCH, rotate=broken)}
+    monkeypatch.setattr(
+        "numerics.measure.verify_subject.live", lambda name, *_: Live(chains[name], "steps", name, None)
+    )
+    found = records("diffusers_aten", QK, "aten", "diffusers")
+    assert {each["reference"] for each in found if each["error"]} == {"diffusers"}
+    assert all("compiled for another torch" in each["error"] for each in found if each["error"])
+    assert {each["reference"] for each in found if each["elements"]} == {"aten"}
+
+
 def test_what_a_cpu_computes_otherwise_is_absent_and_says_so() -> None:
     why = {each["reference"]: each["absent"] for each in records("diffusers_complex", QK) if each["absent"]}
     assert why["aten"].startswith("not on this device: a CPU multiplies")
