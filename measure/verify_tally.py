@@ -19,6 +19,7 @@ class Tally:
 
     bias_ulp: mean over all elements of (computed - expected) in units in the last place, counted away from zero where
     what is expected is negative: below zero, numbers shrink, as they do when digits are cut off instead of rounded.
+    Elements of different sign add nothing: beside all the numbers between them nothing else would show.
     An element that is NaN on one side alone differs and has no distance.
     """
 
@@ -67,7 +68,9 @@ class Tally:
         distance = places(a[numbers]) - places(b[numbers])
         if distance.numel():
             self.max_ulp = max(self.max_ulp, int(distance.abs().max()))
-            self.total_ulp += int(torch.where(b[numbers].signbit(), -distance, distance).sum())
+            negative = b[numbers].signbit()
+            outwards = torch.where(negative, -distance, distance)
+            self.total_ulp += int(outwards[negative == a[numbers].signbit()].sum())
         self._note(name, at[0].tolist(), json_number(b[0].item()), json_number(a[0].item()))
 
     def _note(self, output: str, index: list[int], reference: Any, computed: Any) -> None:

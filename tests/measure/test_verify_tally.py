@@ -43,6 +43,12 @@ def test_numbers_that_are_cut_off_have_a_bias_towards_zero_whatever_their_sign()
     assert -0.6 < found.bias_ulp < -0.4
 
 
+def test_a_change_of_sign_is_far_and_no_bias() -> None:
+    found = tally(torch.tensor([1.0, -2.0]), torch.tensor([-1.0, -2.0]))
+    assert (found.differing, found.bias_ulp) == (1, 0.0)
+    assert found.max_ulp == 2 * 0x3F800000
+
+
 def test_another_shape_or_dtype_differs_throughout() -> None:
     found = tally(torch.zeros(2, 2), torch.zeros(4))
     assert (found.elements, found.differing) == (4, 4)
