@@ -113,7 +113,8 @@ def made_rows(number: int, width: int, dtype: torch.dtype, generator: torch.Gene
     large[::2] = False
     spread = 2.0**SPREAD * (0.5 + torch.rand(number, width, generator=generator, device=device))
     x *= torch.where(large, spread, 1.0)
-    x[:, 0] = 0.5 + torch.rand(number, generator=generator, device=device)  # the element that is read is positive and of usual size
+    # The element that is read is positive and of usual size.
+    x[:, 0] = 0.5 + torch.rand(number, generator=generator, device=device)
     return x.to(dtype)
 
 
