@@ -74,13 +74,14 @@ class Resolution:
     requires: Requires
     sources: Mapping[str, Provenance]  # "preset", "min_tokens", and each knob that is set on top of the preset
     when: tuple[tuple[str, Resolution], ...] = ()  # (capability pattern, what holds there)
-    key: str = field(init=False, repr=False)
+    key: str = field(init=False, repr=False)  # of all of it: equal resolutions have equal keys, and no others
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))  # resolutions are shared
         content = (
-            self.op, self.model, self.capability, self.label, dict(self.sources), self.numerics.text, self.min_tokens,
-            self.requires.model_dump_json(), *((pattern, row.key) for pattern, row in self.when),
+            self.op, self.model, self.capability, self.label, self.reduction, dict(self.sources), self.numerics.text,
+            self.min_tokens, self.reference and self.reference.model_dump_json(), self.requires.model_dump_json(),
+            *((pattern, row.key) for pattern, row in self.when),
         )  # fmt: skip
         key = hashlib.sha256(repr(content).encode()).hexdigest()
         object.__setattr__(self, "key", key)
@@ -211,7 +212,7 @@ class Resolution:
             return True
         if not isinstance(other, Resolution):
             return NotImplemented
-        return hash(self) == hash(other) and self.__getstate__() == other.__getstate__()
+        return self.key == other.key  # quick: each call of an op looks for settings like these
 
     def __getstate__(self) -> dict[str, Any]:  # the fields alone, without what was remembered on the way
         return {each.name: getattr(self, each.name) for each in fields(self) if each.init} | {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 import pickle
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -49,6 +50,37 @@ def test_copies_are_equal_and_hash_alike(sources: Sources) -> None:
     assert set(pickle.loads(pickle.dumps(found)).__dict__) == set(Resolution.__dataclass_fields__)
     assert found != sources.resolve(preset="exact")
     assert found != "exact"
+
+
+def test_every_part_of_a_resolution_tells_it_apart(sources: Sources) -> None:
+    found, other = sources.resolve(preset="exact"), sources.resolve(preset="fast")
+    others: dict[str, Any] = {
+        "op": "fused_modulation",
+        "model": "another",
+        "capability": "cuda:8.0",
+        "preset": "another",
+        "modified": ("rope_rotation",),
+        "numerics": other.numerics,
+        "reduction": "another",
+        "min_tokens": 7,
+        "reference": None,
+        "requires": found.requires.model_copy(update={"width": 96}),
+        "sources": {},
+        "when": (("cuda:9", other),),
+    }
+    assert set(others) == {each.name for each in dataclasses.fields(Resolution) if each.init}
+    for name, value in others.items():
+        changed = dataclasses.replace(found, **{name: value})
+        assert changed != found, name
+        assert changed.key != found.key, name
+
+
+def test_looking_for_equal_settings_compares_no_parts(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of an op looks for settings like its own among those of earlier calls."""
+    found = sources.resolve(preset="exact")
+    twin = dataclasses.replace(found)
+    monkeypatch.setattr(Resolution, "__getstate__", lambda _: pytest.fail("looked at the parts"))
+    assert {found: 1}[twin] == 1
 
 
 def test_a_resolution_cannot_be_changed(sources: Sources) -> None:
