@@ -14,11 +14,12 @@ from torch import nn
 from numerics.errors import ConfigurationError, MissingExtraError, nearest
 from numerics.integrations.diffusers_swap import Swap, SwappedForward, SwappedProcessor, place_of_own
 from numerics.integrations.supported import SUPPORTED
+from numerics.presets.versions import admits
 from numerics.presets.vocabulary import Family
 from numerics.resolution import Resolution
 from numerics.resolve import resolve
 
-OLDEST: Final = (0, 42)
+OLDEST: Final = "0.42"
 FAMILIES: Final[tuple[Family, Family]] = ("fused_qk_norm_rope", "fused_modulation")
 
 
@@ -38,6 +39,11 @@ class Applied(AbstractContextManager["Applied"]):
         Returns the paths of the modules that were left alone, because something else was set there since.
         """
         return tuple(path for path, swap in self._swaps.items() if not swap.restore())
+
+    def __enter__(self) -> Applied:
+        if not any(swap.stands() for swap in self._swaps.values()):
+            raise ConfigurationError("nothing that apply() put in is in its place any more; call apply() again")
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -84,7 +90,7 @@ def apply(model_or_pipeline: Any, preset: str | None = None, *, model: str | Non
     found = dict(_transformers(model_or_pipeline))
     resolutions, modulations = (
         {
-            component: resolve(op, model or _name_of(each), preset=preset)
+            component: resolve(op, _name_of(each) if model is None else model, preset=preset)
             for component, each in found.items()
             if op == "fused_qk_norm_rope" or SUPPORTED[_class_of(each)].block
         }
@@ -92,11 +98,16 @@ def apply(model_or_pipeline: Any, preset: str | None = None, *, model: str | Non
     )
     swaps: dict[str, Swap] = {}
     kept: dict[str, str] = {}
+    seen: set[nn.Module] = set()  # one may stand in two components, and below what torch.compile wrapped it in
     for component, transformer in found.items():
         served = SUPPORTED[_class_of(transformer)]
         classes = [getattr(diffusers_models, name) for name in served.processors]
         tables = Tables()
-        for name, module in transformer.named_modules():
+        for name, found_there in transformer.named_modules():
+            module = _original(found_there)
+            if module in seen:
+                continue
+            seen.add(module)
             path = ".".join(filter(None, (component, name)))
             chosen: Swap | str
             if hasattr(module, "set_processor"):
@@ -114,9 +125,14 @@ def apply(model_or_pipeline: Any, preset: str | None = None, *, model: str | Non
     if not swaps:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in kept.items()) or "it has no attention"
         raise ConfigurationError(f"{type(model_or_pipeline).__name__}: nothing was replaced: {reasons}")
-    for swap in swaps.values():
-        swap.install()
-    return Applied(resolutions, modulations, tuple(swaps), MappingProxyType(kept), swaps)
+    applied = Applied(resolutions, modulations, tuple(swaps), MappingProxyType(kept), swaps)
+    try:
+        for swap in swaps.values():
+            swap.install()
+    except BaseException:
+        applied.restore()
+        raise
+    return applied
 
 
 def _swap_processor(attention: Any, classes: list[Any], resolution: Resolution, tables: Any) -> Swap | str:
@@ -211,5 +227,5 @@ def _check_version() -> None:
         raise MissingExtraError(
             "numerics.integrations.diffusers: diffusers is not installed; pip install 'omni-numerics[diffusers]'"
         ) from None
-    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
-        raise ConfigurationError(f"diffusers {found}: legal: {'.'.join(map(str, OLDEST))} or newer")
+    if not admits(f">={OLDEST}", found):
+        raise ConfigurationError(f"diffusers {found}: legal: {OLDEST} or newer")

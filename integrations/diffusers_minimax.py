@@ -13,7 +13,7 @@ from numerics.integrations.diffusers_processor import (
     asks_for_tokens,
     why_not_norms,
     why_not_plain,
-    why_not_these_norms,
+    why_not_read_norms,
 )
 from numerics.integrations.diffusers_table import of_halves, why_not_pairs
 from numerics.ops import indexed_gate, indexed_gate_rms_norm_scale_shift, rms_norm_indexed_scale_shift
@@ -37,7 +37,9 @@ class MiniMaxH3Single(Processor):
 
     def __call__(self, attn: Any, hidden_states: Tensor, rotary_emb: Any = None, attention_mask: Any = None) -> Any:
         """As the stock processor."""
-        reason = self.why_stock(attn, hidden_states, rotary_emb) or why_not_pairs(rotary_emb, attn.head_dim, part=True)
+        reason = self.why_stock(attn, hidden_states, rotary_emb) or why_not_pairs(
+            rotary_emb, attn.head_dim, hidden_states.shape[1], part=True
+        )
         if reason is not None:
             return self.keep(reason, attn, hidden_states, rotary_emb, attention_mask)
         q, k, v = self.project(attn, hidden_states)
@@ -53,7 +55,7 @@ def why_not_block(block: nn.Module) -> str | None:
     """Why a block of this form is not covered; None where it is. Asked once, when its forward is replaced."""
     if type(block) is not Block:
         return f"it is a {type(block).__name__}, which has no fused form here"
-    return why_not_these_norms(block, BLOCK_NORMS, nn.RMSNorm)
+    return why_not_norms(block, BLOCK_NORMS, nn.RMSNorm)
 
 
 def modulated_forward(
@@ -99,7 +101,11 @@ def modulated_forward(
 
 def _why_stock(block: Any, resolution: Resolution, hidden_states: Tensor, adaln_indices: Tensor) -> str | None:
     """Why this call is left to the block's own forward; None where it is fused."""
-    reason = why_not_plain(hidden_states) or why_not_norms(block, BLOCK_NORMS, nn.RMSNorm, hidden_states)
+    reason = (
+        why_not_plain(hidden_states)
+        or why_not_norms(block, BLOCK_NORMS, nn.RMSNorm)
+        or why_not_read_norms(block, BLOCK_NORMS, hidden_states)
+    )
     if reason is None and (hidden_states.ndim != 3 or adaln_indices.ndim != 1):
         reason = "the activations are not [batch, tokens, N], or the indices not [tokens]"
     if reason is None and asks_for_tokens(resolution):

@@ -59,9 +59,10 @@ class _Flux(Processor):
         image_rotary_emb: Any = None,
     ) -> Any:
         """As the stock processor."""
-        reason = self.why_stock(attn, hidden_states, image_rotary_emb, encoder_hidden_states) or why_not_pairs(
-            image_rotary_emb, attn.head_dim
-        )
+        reason = self.why_stock(attn, hidden_states, image_rotary_emb, encoder_hidden_states)
+        if reason is None:
+            tokens = hidden_states.shape[1] + (0 if encoder_hidden_states is None else encoder_hidden_states.shape[1])
+            reason = why_not_pairs(image_rotary_emb, attn.head_dim, tokens)
         if reason is None and self.joint != (encoder_hidden_states is not None):
             reason = "text and image come otherwise than the projections expect"
         if reason is not None:
@@ -143,7 +144,9 @@ class Flux2Single(Processor):
         image_rotary_emb: Any = None,
     ) -> Any:
         """As the stock processor."""
-        reason = self.why_stock(attn, hidden_states, image_rotary_emb) or why_not_pairs(image_rotary_emb, attn.head_dim)
+        reason = self.why_stock(attn, hidden_states, image_rotary_emb) or why_not_pairs(
+            image_rotary_emb, attn.head_dim, hidden_states.shape[1]
+        )
         if reason is not None:
             return self.keep(reason, attn, hidden_states, attention_mask, image_rotary_emb)
         projected = attn.to_qkv_mlp_proj(hidden_states)
@@ -179,11 +182,14 @@ class QwenImageJoint(Processor):
     ) -> Any:
         """As the stock processor."""
         reason = self.why_stock(attn, hidden_states, image_rotary_emb, encoder_hidden_states)
-        if reason is None:
-            size = attn.inner_dim // attn.heads
-            reason = next(filter(None, (why_not_complex(freqs, size) for freqs in image_rotary_emb)), None)
         if reason is None and (encoder_hidden_states is None or attention_mask is not None):
             reason = "the stock processor refuses such a call"
+        if reason is None and not (isinstance(image_rotary_emb, tuple | list) and len(image_rotary_emb) == 2):
+            reason = "the rotation is not given for image and text"
+        if reason is None:
+            streams, size = (hidden_states, encoder_hidden_states), attn.inner_dim // attn.heads
+            for freqs, stream in zip(image_rotary_emb, streams, strict=True):
+                reason = reason or why_not_complex(freqs, size, stream.shape[1])
         if reason is not None:
             return self.keep(
                 reason,
@@ -199,7 +205,7 @@ class QwenImageJoint(Processor):
             of_image = torch.ones(hidden_states.shape[:2], dtype=torch.bool, device=hidden_states.device)
             mask = torch.cat([encoder_hidden_states_mask, of_image], dim=1)[:, None, None, :]
         image, text = self.project(attn, hidden_states), self.project(attn, encoder_hidden_states, "text")
-        table = self.pack(of_complex_streams, image_rotary_emb[::-1], image[0])
+        table = self.pack(of_complex_streams, tuple(image_rotary_emb[::-1]), image[0])
         q, k, v = self.fuse_joint(attn, text, image, table)
         out = self.attend(q, k, v, mask, dropout_p=0.0, is_causal=False)
         tokens = encoder_hidden_states.shape[1]
@@ -231,7 +237,7 @@ class HunyuanVideo15Joint(Processor):
     ) -> Any:
         """As the stock processor."""
         reason = self.why_stock(attn, hidden_states, image_rotary_emb, encoder_hidden_states) or why_not_pairs(
-            image_rotary_emb, attn.inner_dim // attn.heads
+            image_rotary_emb, attn.inner_dim // attn.heads, hidden_states.shape[1]
         )
         if reason is None and (encoder_hidden_states is None or attention_mask is None):
             reason = "there is no text, or no mask of it"
@@ -270,7 +276,7 @@ class ZImageSingle(Processor):
     ) -> Any:
         """As the stock processor."""
         reason = self.why_stock(attn, hidden_states, freqs_cis) or why_not_complex(
-            freqs_cis, attn.inner_dim // attn.heads
+            freqs_cis, attn.inner_dim // attn.heads, *hidden_states.shape[:2]
         )
         if reason is not None:
             return self.keep(reason, attn, hidden_states, encoder_hidden_states, attention_mask, freqs_cis)

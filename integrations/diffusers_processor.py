@@ -61,8 +61,8 @@ class Processor:
 
     @classmethod
     def why_not(cls, attn: nn.Module) -> str | None:
-        """Why attention of this form is not covered; None where it is. Asked once, when processors are installed."""
-        reason = why_not_these_norms(attn, cls.norms(), cls.norm_class)
+        """Why attention of this form is not covered; None where it is."""
+        reason = why_not_norms(attn, cls.norms(), cls.norm_class)
         if reason is None and len({getattr(attn, name).eps for name in cls.norms()}) > 1:
             return "its norms differ in eps"
         return reason
@@ -78,7 +78,9 @@ class Processor:
             return "this processor was not made by apply()"
         if rotary is None:
             return "there is nothing to rotate by"
-        reason = why_not_plain(hidden_states) or why_not_norms(attn, self.norms(), self.norm_class, hidden_states)
+        reason = (
+            why_not_plain(hidden_states) or self.why_not(attn) or why_not_read_norms(attn, self.norms(), hidden_states)
+        )
         if reason is not None:
             return reason
         if self._may_be_few:
@@ -181,7 +183,7 @@ def asks_for_tokens(resolution: Resolution) -> bool:
     return bool(resolution.min_tokens or any(row.min_tokens for _, row in resolution.when))
 
 
-def why_not_these_norms(module: nn.Module, names: Sequence[str], norm_class: type[nn.Module]) -> str | None:
+def why_not_norms(module: nn.Module, names: Sequence[str], norm_class: type[nn.Module]) -> str | None:
     """Why these norms of a module are not of the kind that is fused."""
     for name in names:
         norm: Any = getattr(module, name, None)
@@ -206,11 +208,19 @@ def why_not_plain(hidden_states: Any) -> str | None:
     return None
 
 
-def why_not_norms(module: Any, names: Sequence[str], norm_class: type[nn.Module], hidden_states: Tensor) -> str | None:
-    """Why weights of norms cannot be read in the modules' stead: what wraps a forward must see it called."""
+def why_not_read_norms(module: Any, names: Sequence[str], hidden_states: Tensor) -> str | None:
+    """Why weights of norms cannot be read in the modules' stead: what wraps or watches a forward must see it called."""
+    if nn.modules.module._has_any_global_hook():
+        return "hooks are registered for all modules"
     for name in names:
         norm = getattr(module, name)
-        if type(norm) is not norm_class or "forward" in norm.__dict__ or norm._forward_hooks or norm._forward_pre_hooks:
+        if (
+            "forward" in norm.__dict__
+            or norm._forward_hooks
+            or norm._forward_pre_hooks
+            or norm._backward_hooks
+            or norm._backward_pre_hooks
+        ):
             return f"{name} is wrapped or hooked"
         weight: Any = norm.weight
         if weight is not None and weight.dtype != hidden_states.dtype:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable
 from functools import cache
@@ -68,12 +69,21 @@ KNOWN: Final[dict[str, frozenset[str]]] = {
 def why_unknown(processor: type[Processor]) -> str | None:
     """Why the stock processor cannot be replaced: its source is another; None where it is the known one."""
     stock: Any = processor.stock_class
-    return _why_other(stock.__name__, (stock.__call__, *_CALLED[stock.__module__.rpartition(".")[2]]))
+    return _why_other_norm(processor.norm_class) or _why_other(
+        stock.__name__, (stock.__call__, *_CALLED[stock.__module__.rpartition(".")[2]])
+    )
 
 
 def why_unknown_block(block: type[nn.Module]) -> str | None:
     """Why the forward of such a block cannot be replaced."""
-    return _why_other(block.__name__, (block.forward,))
+    return _why_other_norm(nn.RMSNorm) or _why_other(block.__name__, (block.forward,))
+
+
+def _why_other_norm(norm: Any) -> str | None:
+    """A digest does not tell: torch may lay its source out anew. What replaced the function comes from elsewhere."""
+    if getattr(norm.forward, "__globals__", None) is not vars(sys.modules[norm.__module__]):
+        return f"something else replaced {norm.__name__}.forward"
+    return None
 
 
 def _why_other(name: str, functions: tuple[Callable[..., Any], ...]) -> str | None:

@@ -15,6 +15,9 @@ Place = tuple[dict[str, Any], str]  # where a forward is kept: a namespace, and 
 class Swap(Protocol):
     """One replaced part of a model."""
 
+    def stands(self) -> bool:
+        """Whether ours is in its place."""
+
     def install(self) -> None:
         """Put ours in."""
 
@@ -30,13 +33,17 @@ class SwappedProcessor:
     stock: Any
     ours: Any
 
+    def stands(self) -> bool:
+        """As the protocol has it."""
+        return self.attention.processor is self.ours
+
     def install(self) -> None:
         """As the protocol has it."""
         self.attention.set_processor(self.ours)
 
     def restore(self) -> bool:
         """As the protocol has it."""
-        if self.attention.processor is self.ours:
+        if self.stands():
             self.attention.set_processor(self.stock)
         return self.attention.processor is self.stock
 
@@ -48,16 +55,20 @@ class SwappedForward:
     module: nn.Module
     ours: Any
 
+    def stands(self) -> bool:
+        """As the protocol has it."""
+        return self._place() is not None
+
     def install(self) -> None:
         """As the protocol has it."""
         place = place_of_own(self.module)
-        assert place is not None  # why_not_swapped was asked
+        assert place is not None  # or this swap would not have been made
         namespace, name = place
         namespace[name] = self.ours
 
     def restore(self) -> bool:
         """As the protocol has it."""
-        place = _place(self.module, lambda forward: forward is self.ours)
+        place = self._place()
         if place is None:
             return place_of_own(self.module) is not None
         namespace, name = place
@@ -66,6 +77,9 @@ class SwappedForward:
         else:
             namespace[name] = MethodType(type(self.module).forward, self.module)
         return True
+
+    def _place(self) -> Place | None:
+        return _place(self.module, lambda forward: forward is self.ours)
 
 
 def place_of_own(module: nn.Module) -> Place | None:

@@ -112,7 +112,7 @@ def of_complex_streams(*freqs: Tensor) -> tuple[Tensor, Tensor]:
     return joined.real, joined.imag
 
 
-def why_not_pairs(rotary: Any, head_dim: int, *, part: bool = False) -> str | None:
+def why_not_pairs(rotary: Any, head_dim: int, tokens: int, *, part: bool = False) -> str | None:
     """Why these cosines and sines are not the [tokens, head_dim] float32 that the models make.
 
     part: whether they may be narrower than a head.
@@ -125,11 +125,13 @@ def why_not_pairs(rotary: Any, head_dim: int, *, part: bool = False) -> str | No
     width = cos.shape[1]
     if width != head_dim and not (part and width < head_dim):
         return f"cosines and sines are not as wide as a head of {head_dim}"
+    if cos.shape[0] != tokens:
+        return "cosines and sines have not one row for each token"
     return None
 
 
-def why_not_complex(freqs: Any, head_dim: int) -> str | None:
-    """The same for factors that the models make."""
-    if not isinstance(freqs, Tensor) or freqs.dtype != torch.complex64 or freqs.shape[-1] != head_dim // 2:
-        return "the rotation is not [..., tokens, head_dim / 2] in complex64"
+def why_not_complex(freqs: Any, head_dim: int, *rows: int) -> str | None:
+    """The same for factors that the models make. rows: tokens, or batch and tokens."""
+    if not isinstance(freqs, Tensor) or freqs.dtype != torch.complex64 or freqs.shape != (*rows, head_dim // 2):
+        return "the rotation is not head_dim / 2 factors in complex64 for each token"
     return None

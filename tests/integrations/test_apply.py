@@ -55,6 +55,37 @@ def test_restore_puts_the_very_same_parts_back(tiny: ModelCase, model: Any) -> N
     assert all(now is before[name] for name, now in parts(model).items())
 
 
+def test_what_was_restored_is_not_entered_again(flux2: Any) -> None:
+    applied = apply(flux2)
+    applied.restore()
+    with pytest.raises(ConfigurationError, match="call apply"), applied:
+        pass
+
+
+def test_an_error_while_replacing_leaves_nothing_replaced(flux2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: Any) -> None:
+        raise RuntimeError("mine")
+
+    before = parts(flux2)
+    monkeypatch.setattr(flux2.single_transformer_blocks[0].attn, "set_processor", fails)
+    with pytest.raises(RuntimeError, match="mine"):
+        apply(flux2)
+    assert parts(flux2) == before
+
+
+@pytest.mark.parametrize("name", ["flux2", "minimax_h3"])
+def test_a_module_that_stands_in_two_places_is_replaced_once(name: str) -> None:
+    model = made(TINY[name])
+    block = model.transformer_blocks[0]
+    block.attn = torch.compile(block.attn, backend="eager")
+    before = parts(model)
+    applied = apply(SimpleNamespace(components={"transformer": model, "transformer_2": model}))
+    assert not [path for path in applied.replaced if "_orig_mod" in path or "transformer_2" in path]
+    assert "transformer.transformer_blocks.0.attn" in applied.replaced
+    assert applied.restore() == ()
+    assert parts(model) == before
+
+
 def test_an_error_inside_restores_too(flux2: Any) -> None:
     before = parts(flux2)
     with pytest.raises(RuntimeError, match="mine"), apply(flux2):
@@ -195,6 +226,9 @@ def test_a_missing_or_older_diffusers_is_named(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(metadata, "version", lambda _: "0.41.0")
     with pytest.raises(ConfigurationError, match=r"diffusers 0\.41\.0: legal: 0\.42 or newer"):
+        apply(None)
+    monkeypatch.setattr(metadata, "version", lambda _: "1.0rc1")
+    with pytest.raises(ConfigurationError, match="got NoneType; legal: a diffusers model or pipeline"):
         apply(None)
 
     def missing(name: str) -> str:
