@@ -1,8 +1,10 @@
 """Calls a function with a module each time that it has been imported: at once if it is there, later otherwise."""
 
+import importlib
 import importlib.machinery
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 
@@ -14,32 +16,49 @@ class AfterImport(MetaPathFinder):
 
     def __init__(self, acts: Mapping[str, Act]) -> None:
         self._acts = dict(acts)
+        self._acted: set[str] = set()  # on modules that were imported through `find_spec`
 
     def start(self) -> None:
         """Act on what is imported already, and wait for the rest."""
         sys.meta_path.insert(0, self)
-        for name, act in self._acts.items():
-            if name in sys.modules:
-                act(sys.modules[name])
+        for name in self._acts:
+            module = _imported(name)
+            if module is not None and name not in self._acted:
+                self.act(name, module)
 
     def stop(self) -> None:
         """Wait no longer."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
+    def act(self, name: str, module: ModuleType) -> None:
+        """Act on a module that has just been imported."""
+        self._acted.add(name)
+        self._acts[name](module)
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """The spec that the other finders have for the module, with a loader that acts when it is done."""
-        act = self._acts.get(fullname)
-        if act is None:
+        if fullname not in self._acts:
             return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
+        for finder in tuple(sys.meta_path):
+            find = getattr(finder, "find_spec", None)  # a finder without it is no error for Python either
+            spec = None if finder is self or find is None else find(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Acting(spec.loader, act)
+                    spec.loader = _Acting(spec.loader, partial(self.act, fullname))
                 return spec
+        return None
+
+
+def _imported(name: str) -> ModuleType | None:
+    """The module if it is there. If another thread is in the midst of importing it, this waits for the end of that."""
+    if sys.modules.get(name) is None:
+        return None
+    try:
+        return importlib.import_module(name)
+    except Exception:  # noqa: BLE001  # of the module, which whoever imports it sees
         return None
 
 

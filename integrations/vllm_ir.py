@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from threading import Lock
 from typing import Any, Final
 
 import torch
@@ -25,6 +26,7 @@ PROVIDER: Final = "numerics"
 MODELS: Final = {"rms_norm": "vllm:rms_norm", "fused_add_rms_norm": "vllm:fused_add_rms_norm"}
 
 _active: list[Installed] = []  # at most one
+_lock: Final = Lock()  # of two threads that install, one does
 
 
 def install() -> Installed:
@@ -38,8 +40,11 @@ def install() -> Installed:
         ConfigurationError: vLLM is not installed or has no IR ops, or a file or variable is not legal.
         RequirementError: a condition of a preset does not hold for this process.
     """
-    if _active:
-        return _active[0]
+    with _lock:
+        return _active[0] if _active else _installed()
+
+
+def _installed() -> Installed:
     registry, found = _registry()
     settings = {name: resolve("fused_rms_norm", model) for name, model in MODELS.items()}
     installed = Installed(f"vllm {found}", {(MODELS[name], "fused_rms_norm"): each for name, each in settings.items()})

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from threading import Lock
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,6 +80,7 @@ KEPT: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 _active: list[Installed] = []  # at most one
+_lock: Final = Lock()  # of two threads that install, one does
 
 
 def install() -> Installed:
@@ -90,16 +92,21 @@ def install() -> Installed:
     Raises:
         ConfigurationError: vLLM-Omni is not installed, or a file or variable is not legal.
     """
-    if _active:
-        return _active[0]
-    try:
-        found = version("vllm-omni")
-    except PackageNotFoundError:
-        raise ConfigurationError("vllm_omni: nothing to install in: the package vllm-omni is not installed") from None
-    settings = {(model.name, family): _resolved(family, model.name) for model in MODELS for family in _families(model)}
-    installed = Installed(f"vllm-omni {found}", settings, waiting={model.module for model in MODELS})
-    _active.append(installed)
-    installed.at_end(_active.clear)
+    with _lock:  # not any longer: whoever imports a model meanwhile may have to wait for this, and this for the import
+        if _active:
+            return _active[0]
+        try:
+            found = version("vllm-omni")
+        except PackageNotFoundError:
+            raise ConfigurationError(
+                "vllm_omni: nothing to install in: the package vllm-omni is not installed"
+            ) from None
+        settings = {
+            (model.name, family): _resolved(family, model.name) for model in MODELS for family in _families(model)
+        }
+        installed = Installed(f"vllm-omni {found}", settings, waiting={model.module for model in MODELS})
+        installed.at_end(_active.clear)
+        _active.append(installed)
     if not admits(VERSIONS, found):
         reason = f"legal: vllm-omni {VERSIONS}, whose models these functions were fitted to"
         installed.waiting.clear()
