@@ -13,7 +13,7 @@ from torch import Tensor
 from numerics.errors import ConfigurationError, NumericsError, nearest
 from numerics.measure.chains import aten_norm, mean_norm
 from numerics.measure.imported import imported
-from numerics.measure.peers import Locations, Peer, found
+from numerics.measure.peers import Locations, Peer, found, vllm_norm
 from numerics.ops import rms_norm
 from numerics.presets.file import Catalog
 
@@ -78,13 +78,7 @@ def _vllm(library: Path | None) -> Norm:
     peer = found(Locations(vllm_library=library), ("vllm",))["vllm"]
     if not isinstance(peer, Peer):
         raise ConfigurationError(f"CALLABLE 'vllm': {peer}")
-
-    def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        out = torch.full_like(x, torch.nan)
-        torch.ops._C.rms_norm(out, x, weight, eps)
-        return out
-
-    return norm
+    return vllm_norm
 
 
 def _imported(name: str) -> Norm:

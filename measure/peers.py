@@ -144,7 +144,7 @@ def vllm_chain(locations: Locations) -> Chain:
         turned: Tensor = apply_rotary(x, cos, sin, interleaved=interleaved)
         return turned
 
-    return Chain(_vllm_norm, _vllm_add_norm, rotate if apply_rotary else None)
+    return Chain(vllm_norm, vllm_add_norm, rotate if apply_rotary else None)
 
 
 def vllm_version(locations: Locations) -> str | None:
@@ -166,15 +166,17 @@ def _vllm(locations: Locations) -> Peer:
     return Peer(arm, vllm_version(locations), files)
 
 
-def _vllm_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def vllm_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """VLLM's kernel."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     torch.ops._C.rms_norm(out, x, weight, eps)
     return out
 
 
-def _vllm_add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """In place, as the kernel has it."""
-    torch.ops._C.fused_add_rms_norm(x, residual, weight, eps)
+def vllm_add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """In place, as the kernel has it. No rows are no launch: CUDA refuses vLLM's, of an empty grid."""
+    if x.numel():
+        torch.ops._C.fused_add_rms_norm(x, residual, weight, eps)
     return x, residual
 
 

@@ -14,7 +14,7 @@ from numerics import ops
 from numerics.measure.arms import table_dtype_of
 from numerics.measure.chains import TORCH, Chain
 from numerics.measure.dit import HEAD_DIM, Calls, Dit, Geometry
-from numerics.measure.peers import Peer
+from numerics.measure.peers import Peer, vllm_norm
 from numerics.ops.dispatch import capability_of
 from numerics.ops.inputs import word
 from numerics.presets.versions import admits, can_hold
@@ -174,10 +174,7 @@ def unfused_of(exact: Settings, vllm: Peer | str, device: torch.device) -> Unfus
 
 
 def _vllm_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    x = x.contiguous()  # heads of q and k are slices
-    out = torch.empty_like(x)
-    torch.ops._C.rms_norm(out, x, weight, eps)
-    return out
+    return vllm_norm(x.contiguous(), weight, eps)  # heads of q and k are slices
 
 
 def _eager_norm(numerics: Resolution, x: Tensor, weight: Tensor, eps: float) -> Tensor:

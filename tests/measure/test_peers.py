@@ -148,6 +148,17 @@ def test_vllms_chain_is_what_every_op_of_ours_computes(write: Path, tiny: dict[s
 
 
 @pytest.mark.usefixtures("compiled")
+def test_vllm_is_not_asked_to_add_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA refuses the launch of its kernel: an empty grid."""
+    asked: list[int] = []
+    monkeypatch.setattr(torch.ops._C, "fused_add_rms_norm", lambda x, *_: asked.append(len(x)))
+    for rows in (0, 2):
+        x, residual = torch.ones(rows, 8), torch.zeros(rows, 8)
+        assert [part.shape for part in peers.vllm_add_norm(x, residual, torch.ones(8), 1e-6)] == [(rows, 8)] * 2
+    assert asked == [2]
+
+
+@pytest.mark.usefixtures("compiled")
 def test_without_a_rotary_kernel_vllm_has_norms_alone(write: Path, tiny: dict[str, Case]) -> None:
     vllm = peer("vllm", Locations(vllm_library=write / "ops.so"))
     with pytest.raises(AbsentError, match="--vllm-rotary FILE names it"):
