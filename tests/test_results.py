@@ -50,3 +50,46 @@ def test_no_byte_differs_in_any_measured_file() -> None:
     exact = [r for r in MEASURED.values() if r["exact"]]
     assert exact
     assert not [r["case"] for r in exact if r["elements_differing"]]
+
+
+def test_the_trajectory_is_as_measured() -> None:
+    steps = [r for r in records("h200_trajectory.json") if r["kind"] == "step"]
+    last = {r["preset"]: r for r in steps if r["step"] == max(each["step"] for each in steps)}
+    assert {r["elements_differing"] for r in steps if r["preset"] == "vllm_cuda"} == {0}
+    for name in ("bf16_affine", "fast"):
+        assert re.search(rf"`{name}` {last[name]['psnr_db']:.2f}\s+dB", README)
+        assert round(100 * last[name]["elements_differing"] / last[name]["elements"]) == 77
+
+
+PRECISION = re.compile(r"^\| `(\w+)` \| (\w+) \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)
+
+
+def test_the_precision_table_says_what_was_measured() -> None:
+    measured = {
+        (r["op"], r["stage"], r["preset"]): r["rmse"]
+        for r in records("h200_precision.json")
+        if r["precision"] == "float64" and r["table"] != "rounded" and "half" not in r["case"]
+    }
+    rows = PRECISION.findall(README)
+    assert len(rows) == 4
+    for op, stage, *ratios in rows:
+        fast = measured[op, stage, "fast"]
+        assert ratios == [f"{measured[op, stage, name] / fast:.2f}" for name in ("vllm_cuda", "vllm_native")]
+
+
+MODEL = re.compile(r"^\| `(diffusers:\w+)` \| (.+) -> (.+) \| (.+) \| (.+) -> (.+) \| (.+) \|$", re.MULTILINE)
+
+
+def test_the_table_of_models_says_what_was_measured() -> None:
+    measured = records("h200_models.json")
+    equal = {(r["model"], r["case"][:7]): r for r in measured if r["verdict"] == "equal"}
+    assert {r["verdict"] for r in measured} == {"equal", "stated"}
+    rows = MODEL.findall(README)
+    assert len(rows) == 8
+    assert len(equal) == 16
+    for name, *quoted in rows:
+        for batch, figures in (("batch 1", quoted[:3]), ("batch 2", quoted[3:])):
+            r = equal[name, batch]
+            assert figures == [f"{r['stock_ms']:.1f}", f"{r['ours_ms']:.1f}", f"{r['stock_over_ours']:.2f}"]
+            assert (r["elements_differing"], r["restored_differing"]) == (0, 0)
+            assert r["fused_calls"] == r["expected_calls"]
