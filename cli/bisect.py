@@ -107,7 +107,7 @@ def _records(question: Question, out: Path | None) -> Sequence[Record]:
     """Header, arms and verdict, saved after each arm."""
     from numerics.measure import result
     from numerics.measure.bisect import Bisection
-    from numerics.measure.bisect_saved import continued, folder, header
+    from numerics.measure.bisect_saved import alone, continued, folder, header
     from numerics.measure.bisect_search import searched
 
     first = header(question, sys.argv[1:])
@@ -118,8 +118,11 @@ def _records(question: Question, out: Path | None) -> Sequence[Record]:
         if out is None:
             keep = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="numerics-bisect-")))
         else:
+            result.check_writable(out)  # before the work
+            stack.enter_context(alone(out))
             keep = folder(out)
-            result.write(out, [first, *arms])  # where that fails, it fails before the work
+            arms, _ = continued(out, question)  # what another search has added until now
+            result.write(out, [first, *arms])
 
         def save(arms: Sequence[Record]) -> None:
             if out is not None:

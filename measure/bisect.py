@@ -14,6 +14,7 @@ from numerics.measure.bisect_arms import Arms, Turned
 from numerics.measure.bisect_compare import difference, is_within
 from numerics.measure.bisect_target import Outcome, Target, run
 from numerics.measure.bisect_use import used, without_effect
+from numerics.measure.metrics import json_number
 from numerics.measure.result import Record
 
 Side = Literal["a", "b"]
@@ -124,7 +125,7 @@ class Bisection:
             "reason": outcome.reason,
             "stderr": list(outcome.stderr),
             "seconds": outcome.seconds,
-            "value": outcome.value,
+            "value": json_number(outcome.value),
             "digest": outcome.digest,
             **{
                 name: difference(outcome, end) if end and end is not outcome and outcome.status == "ok" else None
@@ -145,7 +146,7 @@ class Bisection:
 
     def _kept(self, side: Side, first: Record) -> Outcome:
         if first["digest"] is None:
-            return Outcome("ok", value=first["value"])
+            return Outcome("ok", value=float(first["value"]))
         path = self._keep / f"{side}.pt"
         if not path.exists() or torch.load(path, weights_only=True, mmap=True)["digest"] != first["digest"]:
             raise ConfigurationError(

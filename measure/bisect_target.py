@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import chdir, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -91,8 +91,8 @@ def run(target: Target, settings: str, folder: Path) -> Outcome:
 def _here(target: Target, variables: Mapping[str, str], folder: Path) -> dict[str, Any]:
     forget_used()
     try:
-        # What it prints is not what the command prints.
-        with environment_of(variables), redirect_stdout(sys.stderr):
+        # What it prints is not what the command prints, and where it goes is not where a relative --out lies.
+        with environment_of(variables), redirect_stdout(sys.stderr), chdir(Path.cwd()):
             return _answered(answer(target.name, folder), folder)
     except ConfigurationError:
         raise
@@ -118,6 +118,8 @@ def _elsewhere(target: Target, variables: Mapping[str, str], folder: Path) -> di
     if code is None:
         return {"status": "timed out", "reason": f"after {target.timeout:g} s", "stderr": last}
     if target.is_function and code == 0:
+        if not (folder / ANSWER).exists():
+            return {"status": "crashed", "reason": "exit code 0 before it returned", "stderr": last}
         return _answered(json.loads((folder / ANSWER).read_text(encoding="utf-8")), folder)
     found = {"stderr": last, **_exited(target, code, folder)}
     if found["status"] == "crashed" and last:

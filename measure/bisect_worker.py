@@ -45,7 +45,12 @@ def answer(target: str, folder: Path) -> dict[str, Any]:
 def _saved(result: Any, target: str, folder: Path) -> dict[str, Any]:
     if isinstance(result, Real):
         return {"value": float(result)}
-    tensors = dict(_tensors(result, target))
+    named = list(_tensors(result, target))
+    tensors = dict(named)
+    if len(tensors) < len(named):
+        raise ConfigurationError(f"TARGET: {target} returned several tensors of one name")
+    if not any(tensor.numel() for tensor in tensors.values()):
+        raise ConfigurationError(f"TARGET: {target} returned nothing to compare, not one element; {LEGAL}")
     hashed = digest(tensors)
     torch.save({"digest": hashed, "tensors": tensors}, folder / TENSORS)
     return {"digest": hashed}

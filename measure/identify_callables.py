@@ -42,7 +42,7 @@ class Subject:
             out: Any = self.norm(x.clone(), weight.clone(), eps)
         except NumericsError as error:
             raise ConfigurationError(f"{what}: {error}") from error
-        except Exception as error:  # whatever somebody's callable raises, it is no answer
+        except (Exception, SystemExit) as error:  # whatever somebody's callable raises, it is no answer
             raise ConfigurationError(f"{what}: raised {type(error).__name__}: {error}") from error
         if not isinstance(out, Tensor):
             raise ConfigurationError(f"{what}: returned {type(out).__name__}; legal: a tensor of the shape of x")

@@ -9,6 +9,14 @@ from typing import Any
 from numerics.errors import ConfigurationError, nearest
 
 
+def file_of(name: str) -> Path | None:
+    """Where the module of a function lies, which is not imported; None where that cannot be told from its name."""
+    within = Path(*name.partition(":")[0].split("."))
+    folders = [Path.cwd(), *map(Path, sys.path)]
+    files = [folder / each for folder in folders for each in (within.with_suffix(".py"), within / "__init__.py")]
+    return next((file for file in files if file.is_file()), None)
+
+
 def imported(name: str, argument: str) -> Callable[..., Any]:
     """The function; the current folder counts, as with `python -m`. argument: whose value the name is, for messages.
 
@@ -21,7 +29,7 @@ def imported(name: str, argument: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     try:
         module: Any = importlib.import_module(module_name)
-    except Exception as error:  # a module that fails while it is imported is no callable either
+    except (Exception, SystemExit) as error:  # a module that fails while it is imported is no callable either
         reason = f"{type(error).__name__}: {error}"
         raise ConfigurationError(f"{argument}: module {module_name!r} cannot be imported: {reason}") from error
     found = getattr(module, function, None)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from numerics.measure.bisect_saved import alone
 from tests.cli.conftest import ENTRY, Command, Result
 
 # Looks up one setting, and says how far its image is from the reference's.
@@ -37,6 +38,10 @@ def image():
     with open("runs", "a") as file:
         file.write("run\\n")
     return {"latent": torch.tensor([float("norm" in found.rounding_points), 1.0, 0.5])}
+
+def lost():
+    found = resolve("fused_modulation", "minimax_h3").numerics
+    return 1.0 if "norm" not in found.rounding_points else float("nan")
 
 def psnr():
     found = resolve("fused_modulation", "minimax_h3").numerics
@@ -227,6 +232,46 @@ def test_a_search_that_was_stopped_exits_130_and_says_how_to_go_on(
     found = bisect("bisect_image:image", "--in-process", "--out", "search.json")
     assert found.code == 130
     assert "Stopped after 0 arms; the same command continues from search.json" in found.err
+
+
+@pytest.mark.parametrize("which", ["arm", "verdict"])
+def test_a_file_with_half_a_record_is_refused(bisect: Bisect, folder: Path, which: str) -> None:
+    bisect("bisect_image:image", "--in-process", "--out", "search.json")
+    records = json.loads((folder / "search.json").read_text())
+    at = 1 if which == "arm" else len(records) - 1
+    for key in ("kind", "reason"):
+        short = {name: value for name, value in records[at].items() if name != key}
+        (folder / "search.json").write_text(json.dumps([*records[:at], short, *records[at + 1 :]]))
+        found = bisect("bisect_image:image", "--in-process", "--out", "search.json")
+        assert found.code == 2
+        assert f"record {at}: not from numerics bisect: no '{key}'" in found.err
+
+
+def test_a_search_is_not_continued_with_another_function(bisect: Bisect, folder: Path) -> None:
+    bisect("bisect_image:image", "--in-process", "--out", "search.json")
+    (folder / "bisect_image.py").write_text(TARGETS + "# edited\n")
+    found = bisect("bisect_image:image", "--in-process", "--out", "search.json")
+    assert found.code == 2
+    assert "search.json: the code of this package or of TARGET was another when it was begun" in found.err
+
+
+def test_two_searches_do_not_write_one_file(bisect: Bisect, folder: Path) -> None:
+    with alone(folder / "search.json"):
+        found = bisect("bisect_image:image", "--in-process", "--out", "search.json")
+    assert found.code == 2
+    assert "search.json: another search is writing it" in found.err
+    assert bisect("bisect_image:image", "--in-process", "--out", "search.json").code == 1
+    assert not (folder / "search.json.tensors").exists()
+
+
+def test_a_number_that_is_none_is_json_and_can_be_continued(bisect: Bisect, folder: Path) -> None:
+    arguments = ("bisect_image:lost", "--in-process", "--out", "search.json", "--json")
+    found = bisect(*arguments)
+    assert {arm["value"] for arm in found.json[1:-1] if arm["turned"] == []} == {"nan"}
+    assert "NaN" not in found.out
+    (folder / "search.json").write_text(json.dumps(found.json[:3]))
+    again = bisect(*arguments)
+    assert (again.code, again.json[-1]) == (found.code, found.json[-1])
 
 
 # --- Usage ------------------------------------------------------------------------------------------------------------

@@ -170,3 +170,21 @@ def exits() -> float:
 
 def strange() -> str:
     return "text"
+
+
+def returns_too_early() -> float:
+    """Its process ends well, and nothing is returned."""
+    os._exit(0)
+
+
+def wanders() -> float:
+    os.chdir("/")
+    return float("nan")
+
+
+def nothing() -> dict[str, Tensor]:
+    return {"left": torch.empty(0)}
+
+
+def twice() -> dict[object, Tensor]:
+    return {1: torch.ones(1), "1": torch.zeros(1)}

@@ -85,6 +85,25 @@ def test_a_function_that_exits_is_an_arm_without_a_verdict(arm: Arm) -> None:
     assert arm("bisect_functions:exits", in_process=True).status == "crashed"
 
 
+def test_a_process_that_ends_before_its_function_returns_is_an_arm_without_a_verdict(arm: Arm) -> None:
+    found = arm("bisect_functions:returns_too_early")
+    assert (found.status, found.reason) == ("crashed", "exit code 0 before it returned")
+
+
+def test_in_process_the_folder_is_as_before(arm: Arm) -> None:
+    here = Path.cwd()
+    assert arm("bisect_functions:wanders", in_process=True).status == "ok"
+    assert Path.cwd() == here
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("nothing", "returned nothing to compare"), ("twice", "several tensors of one name")]
+)
+def test_results_that_cannot_be_compared_are_bad_usage(arm: Arm, name: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        arm(f"bisect_functions:{name}", in_process=True)
+
+
 # --- Commands ---------------------------------------------------------------------------------------------------------
 
 
