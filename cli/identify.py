@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from numerics.cli.options import Config, Json, completing
+from numerics.cli.options import Config, Json, Seed, VllmLibrary, completing, device_of, use_file
 from numerics.cli.render import DIFFERENT, Unwrapped, complain, grid, heading, indented, print_json, print_page
 from numerics.errors import ConfigurationError, nearest
 
@@ -46,7 +47,7 @@ def identify(
         ),
     ],
     width: Annotated[
-        list[int] | None, typer.Option(min=1, metavar="N", help="Elements of a row; 128 and 5376 without it.")
+        list[int] | None, typer.Option(min=2, metavar="N", help="Elements of a row; 128 and 5376 without it.")
     ] = None,
     rows: Annotated[
         list[int] | None, typer.Option(min=1, metavar="N", help="Rows of a call; 1, 16 and 256 without it.")
@@ -55,10 +56,8 @@ def identify(
     device: Annotated[
         str | None, typer.Option(metavar="DEVICE", help="Such as cuda or cpu; a GPU without it, if there is one.")
     ] = None,
-    vllm_library: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="vLLM's compiled ops, if it is not installed.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the rows.")] = 0,
+    vllm_library: VllmLibrary = None,
+    seed: Seed = 0,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -68,10 +67,7 @@ def identify(
     where none of them reproduces every byte, the tree of additions is reconstructed by asking. --width and --rows may
     be repeated. Exit 1 if nothing declared reproduces it.
     """
-    if config is not None:
-        from numerics.context import configure
-
-        configure(config)
+    use_file(config)
     try:
         from numerics.measure.identify import Asked, identified
         from numerics.measure.identify_callables import subject as found_subject
@@ -85,12 +81,14 @@ def identify(
     if dtype not in DTYPES:
         raise ConfigurationError(f"--dtype: got {dtype!r}{nearest(dtype, DTYPES)}")
     catalog = configuration().catalog
-    asked = Asked(found_subject(subject, catalog, vllm_library), catalog, getattr(torch, dtype), _device(device), seed)
-    cells = [
-        cell
-        for number in dict.fromkeys(width or WIDTHS)
-        for cell in identified(asked, number, list(dict.fromkeys(rows or ROWS)), complain)
-    ]
+    where = device_of(device)
+    with redirect_stdout(sys.stderr):  # what a callable prints is not what the command prints
+        asked = Asked(found_subject(subject, catalog, vllm_library), catalog, getattr(torch, dtype), where, seed)
+        cells = [
+            cell
+            for number in dict.fromkeys(width or WIDTHS)
+            for cell in identified(asked, number, list(dict.fromkeys(rows or ROWS)), complain)
+        ]
     found = verdict(catalog, subject, cells)
     if as_json:
         print_json({"callable": subject, "dtype": dtype, "device": str(asked.device), **to_dict(found, cells)})
@@ -98,18 +96,6 @@ def identify(
         print_page(*page(subject, dtype, found, cells))
     if not found.identified:
         raise typer.Exit(DIFFERENT)
-
-
-def _device(name: str | None) -> Any:
-    """Raises ConfigurationError where it is none, or is not there."""
-    import torch
-
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigurationError(f"--device: got {name!r}: {str(error).splitlines()[0]}") from None
-    return device
 
 
 def to_dict(found: Verdict, cells: Sequence[Cell]) -> dict[str, Any]:

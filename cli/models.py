@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from numerics.cli import words
-from numerics.cli.options import Capability, Config, Json, completing, model_names
+from numerics.cli.options import Capability, Config, Json, completing, model_names, use_file
 from numerics.cli.render import grid, heading, print_json, print_page
 from numerics.integrations.supported import GEOMETRY, SUPPORTED, VLLM_OMNI
 from numerics.presets.vocabulary import FAMILIES, OPS, Family
@@ -44,12 +44,13 @@ def list_models(
     force for each family with who set it. `numerics show --model MODEL` prints these settings in full.
     """
     from numerics.cli.show import called, refuse, refuse_first, resolved
-    from numerics.context import configuration, configure
+    from numerics.context import configuration
 
-    if config is not None:
-        configure(config)
+    use_file(config)
     catalog = configuration().catalog
-    entries = [entry(catalog, name) for name in ([catalog.model_named(model)] if model else catalog.model_names())]
+    entries = [
+        entry(catalog, name) for name in ([catalog.model_named(model)] if model is not None else catalog.model_names())
+    ]
     wanted = [(family, each["name"]) for each in entries for family in families(catalog, each)]
     settings, refused = resolved(wanted, capability)
     refuse_first(settings, refused)

@@ -72,6 +72,8 @@ def several(name: str, text: str, names: Callable[[], Iterable[str]]) -> Any:
     return typer.Option(metavar=name, help=text, autocompletion=completing(names))
 
 
+LARGEST_SEED = 2**63 - 1  # that a generator of torch takes
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Config = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Your presets file, instead of the one that NUMERICS_CONFIG names.")
@@ -83,7 +85,7 @@ Op = Annotated[
     str | None, typer.Option(metavar="OP", help="One family, or one of its ops.", autocompletion=completing(ops))
 ]
 Ops = Annotated[list[str] | None, several("OP", "A family, or one op; may be repeated.", ops)]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Of the inputs.")]
+Seed = Annotated[int, typer.Option(min=0, max=LARGEST_SEED, metavar="N", help="Of the inputs.")]
 Saved = Annotated[
     Path | None, typer.Argument(metavar="RESULT", help="A saved result, to look at instead of measuring.")
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from numerics.cli.options import Config, Json
+from numerics.cli.options import Config, Json, use_file
 from numerics.cli.render import print_json, print_page, table
 from numerics.errors import ConfigurationError
 
@@ -41,10 +41,7 @@ def report(
     The page needs no network and no JavaScript. Exit 0 once it is written, whatever it says; --json prints what was
     found in which file.
     """
-    if config is not None:
-        from numerics.context import configure
-
-        configure(config)
+    use_file(config)
     from numerics.cli import report_page
     from numerics.cli.report_files import read
     from numerics.measure.machine import own_version

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from numerics.cli.options import (
+    LARGEST_SEED,
     Config,
     Json,
     Out,
@@ -47,7 +48,7 @@ def trajectory(
     layers: Annotated[int, typer.Option(min=1, metavar="N", help="DiT blocks.")] = 50,
     tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Patches of the latent.")] = 1536,
     width: Annotated[int, typer.Option(min=1, metavar="N", help="Elements of a row.")] = 5376,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of weights and start latent.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, metavar="N", help="Of weights and start latent.")] = 0,
     device: Annotated[str, typer.Option(metavar="DEVICE", help=f"cuda or cpu; on a CPU: {SMALL}.")] = "cuda",
     vllm_library: VllmLibrary = None,
     out: Out = None,

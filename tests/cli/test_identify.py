@@ -37,6 +37,34 @@ def test_a_function_of_a_module_with_an_order_of_its_own_exits_1(
     assert "a stale output" in found.out
 
 
+@pytest.mark.parametrize("where", ["at its import", "in a call"])
+def test_a_callable_that_exits_is_not_identified(
+    numerics: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    name = f"exits_{where.replace(' ', '_')}"
+    body = "sys.exit(0)" if where == "at its import" else "def norm(x, weight, eps):\n    sys.exit(0)"
+    (tmp_path / f"{name}.py").write_text(f"import sys\n{body}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = numerics("identify", f"{name}:norm", *SMALL)
+    assert found.code == 2
+    assert "SystemExit: 0" in found.err
+
+
+def test_what_a_callable_prints_is_not_in_the_json(
+    numerics: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loud_norm.py").write_text("def norm(x, weight, eps):\n    print('loud')\n    return x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = numerics("identify", "loud_norm:norm", *SMALL, "--json")
+    assert "loud" in found.err
+    assert found.json["callable"] == "loud_norm:norm"
+
+
+@pytest.mark.parametrize("options", [("--seed", 2**63), ("--device", "meta"), ("--width", 1)])
+def test_what_cannot_be_asked_is_bad_usage(numerics: Command, options: tuple[object, ...]) -> None:
+    assert numerics("identify", "aten", *options).code == 2
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
