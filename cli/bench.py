@@ -91,6 +91,7 @@ def bench(
     a case slower; 5 if there was nothing to measure or to compare. --json prints the records, or the comparison.
     """
     use_file(config)
+    from numerics.cli.report_files import checked
     from numerics.measure import plot as drawing
     from numerics.measure import result as saved
     from numerics.measure.cases import USUAL_PEERS, chosen
@@ -99,14 +100,14 @@ def bench(
         drawing.check(plot)
     if tolerance is not None and compare is None:
         raise ConfigurationError("--tolerance: of no use without --compare")
-    earlier = None if compare is None else saved.read(compare)
+    earlier = None if compare is None else checked("bench", saved.read(compare), compare)
     if result is not None:
         measuring = {"--op": op, "--case": case, "--preset": preset, "--peer": peer, "--rounds": rounds, "--out": out}
         measuring |= {"--quick": quick, "--list": list_cases, "--seed": seed}
         check_saved(
             measuring | {"--vllm-library": vllm_library, "--vllm-rotary": vllm_rotary, "--vllm-omni": vllm_omni}
         )
-        records = saved.read(result)
+        records = checked("bench", saved.read(result), result)
     else:
         check_known("preset", preset, presets())
         check_known("peer", peer, _peers())

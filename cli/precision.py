@@ -73,11 +73,12 @@ def precision(
         names = check_known("preset", preset, presets())
         records = _measured(op or [], names, elements or ELEMENTS, seed, device, out)
     else:
+        from numerics.cli.report_files import checked
         from numerics.measure import result as saved
 
         measuring = {"--op": op, "--preset": preset, "--elements": elements, "--seed": seed, "--device": device}
         check_saved(measuring | {"--out": out})
-        records = saved.records(result, COMMAND, NEEDED)
+        records = checked("precision", saved.records(result, COMMAND, NEEDED), result)
     if as_json:
         print_json(records)
     else:
@@ -140,12 +141,17 @@ def page(records: Sequence[Record]) -> Iterator[RenderableType]:
 
 def _row(each: Record, first: Record) -> tuple[str, ...]:
     rmse, base = float(each["rmse"]), float(first["rmse"])
-    errors = f"{float(each['max_abs']):.2g}", f"{float(each['bias']):+.0e}"
+    errors = _number(each, "max_abs", ".2g"), _number(each, "bias", "+.0e")
     return f"  {each['preset']}", f"{rmse:.4e}", f"{rmse / base:.5f}" if base else "-", *errors, *_standing(each, first)
 
 
+def _number(each: Record, name: str, form: str) -> str:
+    value = each.get(name)
+    return "-" if value is None else format(float(value), form)
+
+
 def _standing(each: Record, first: Record) -> tuple[str, str]:
-    found = each["against"].get(first["preset"])
+    found = each.get("against", {}).get(first["preset"])
     return ("-", "-") if found is None else (str(found["closer"]), str(found["further"]))
 
 
@@ -170,7 +176,9 @@ def _remarks(records: Sequence[Record]) -> dict[str, dict[str, list[str]]]:
 def _summary(records: Sequence[Mapping[str, Any]]) -> str:
     facts = records[0] if records else {}
     values = {
-        (each["op"], each["case"], each["stage"]): each["elements"] for each in records if each["rmse"] is not None
+        (each["op"], each["case"], each["stage"]): each.get("elements") or 0
+        for each in records
+        if each["rmse"] is not None
     }
     parts = [f"{sum(values.values())} values in {len(values)} stages", facts.get("gpu") or facts.get("device")]
     parts += [f"{label} {facts[key]}" for label, key in (("torch", "torch"), ("Triton", "triton")) if facts.get(key)]

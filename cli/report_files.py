@@ -129,19 +129,16 @@ def _read(path: Path) -> Given:
     raise ConfigurationError(f"{path}: {_unknown(found)} {_legal()}")
 
 
+def checked(of: str, found: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
+    """What was read, for a command that shows its own file. Raises ConfigurationError for a value of another type."""
+    (kind,) = (each for each in KINDS if each.name == of)
+    _typed(kind, found, str(path))
+    return found
+
+
 def _given(kind: Kind, found: Any, name: str, content: bytes | None, when: tuple[str, ...] = ()) -> Given:
     raw = found if kind.is_list else [found]
-    records = []
-    for index, each in enumerate(raw):
-        try:
-            model = kind.rest if kind.rest is not None and index else kind.model
-            records.append(model.validate_python(each))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            where = f"record {index}: " if kind.is_list else ""
-            message = f"{where}{place + ': ' if place else ''}{first['msg'].lower()}, got {_short(first['input'])}"
-            raise ConfigurationError(f"{name}: looks like the output of {kind.what}, but {message}") from None
+    records = _typed(kind, raw, name)
     times = sorted({each["started"] for each in raw if isinstance(each.get("started"), str)})
     return Given(
         kind=kind,
@@ -153,6 +150,21 @@ def _given(kind: Kind, found: Any, name: str, content: bytes | None, when: tuple
         when=when or tuple(dict.fromkeys((*times[:1], *times[-1:]))),
         commands=tuple(dict.fromkeys(said for each in raw if isinstance(said := _about(each).get("command"), str))),
     )
+
+
+def _typed(kind: Kind, raw: Sequence[Any], name: str) -> list[Any]:
+    records = []
+    for index, each in enumerate(raw):
+        try:
+            model = kind.rest if kind.rest is not None and index else kind.model
+            records.append(model.validate_python(each))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            where = f"record {index}: " if kind.is_list else ""
+            message = f"{where}{place + ': ' if place else ''}{first['msg'].lower()}, got {_short(first['input'])}"
+            raise ConfigurationError(f"{name}: looks like the output of {kind.what}, but {message}") from None
+    return records
 
 
 def machine_of(record: Mapping[str, Any]) -> Machine:

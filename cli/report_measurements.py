@@ -17,6 +17,12 @@ class Times(Base):
     spread: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
 
 
+class Peer(Base):
+    """What `numerics bench` says of a peer beside its time."""
+
+    differing: dict[str, int | None] | None = None
+
+
 class Timed(Base):
     """A record of `numerics bench`."""
 
@@ -41,6 +47,11 @@ class Timed(Base):
     differing: dict[str, int | None] | None = None
     times: dict[str, Times] | None = None
     inputs_changed: bool | None = None
+    peers: dict[str, Peer] | None = None
+    gpu: str | None = None
+    driver: str | None = None
+    torch: str | None = None
+    triton: str | None = None
 
 
 class ModelTimed(Base):

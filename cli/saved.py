@@ -23,6 +23,7 @@ COMMAND: Final = "numerics show --json"
 # What is compared beside the knobs, in this order. Sources are not: who set a value does not change it.
 FIELDS: Final = ("capability", "preset", "modified", "min_tokens", "reference")
 NEEDED: Final = ("op", "model", "capability", "preset", "numerics", "min_tokens", "fingerprint")
+NAMES: Final = ("model", "op", "preset", "fingerprint")
 
 
 def read(path: Path) -> list[Setting]:
@@ -33,6 +34,9 @@ def read(path: Path) -> list[Setting]:
         for each in parts:
             if missing := [key for key in NEEDED if not isinstance(each, dict) or key not in each]:
                 raise ConfigurationError(f"{path}: record {index}: not from {COMMAND}: no {missing[0]!r}")
+            of_any_model = each["model"] is None
+            if wrong := [key for key in NAMES[of_any_model:] if not isinstance(each[key], str)]:
+                raise ConfigurationError(f"{path}: record {index}: {wrong[0]}: got {each[wrong[0]]!r}, not a name")
             if not isinstance(each["numerics"], dict):
                 raise ConfigurationError(f"{path}: record {index}: numerics: got {each['numerics']!r}, not a table")
     return found

@@ -201,7 +201,7 @@ def chosen(
     found = [case for case in CASES if not ops or case.op in ops or OPS[case.op] in ops]
     for pattern in patterns:
         if not any(_matches(case, pattern) for case in found):
-            raise ConfigurationError(f"case {pattern!r}: matches none{nearest(pattern, [case.name for case in found])}")
+            raise ConfigurationError(f"case {pattern!r}: matches none{nearest(pattern, {case.name for case in found})}")
     if patterns:
         found = [case for case in found if any(_matches(case, pattern) for pattern in patterns)]
     elif quick:

@@ -102,7 +102,7 @@ def _band(size: int, like: Tensor) -> Tensor:
 
 
 def places(x: Tensor) -> Tensor:
-    """int64: integers that count representable numbers: bits of a positive number, and mirrored those of its negative."""
+    """int64: integers that count representable numbers: bits of a positive one, and mirrored those of its negative."""
     bits = x.contiguous().view(INTEGERS[x.element_size()]).long()
     magnitude = bits & ((1 << (8 * x.element_size() - 1)) - 1)
     return torch.where(bits < 0, -magnitude, magnitude)

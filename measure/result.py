@@ -1,6 +1,7 @@
 """A result: a list of records, one for each case and preset, as JSON."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,7 +99,7 @@ def check_writable(path: Path) -> None:
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     try:
-        yield path.with_name(f"{path.name}.part")
+        yield path.with_name(f"{path.name}.{os.getpid()}.part")  # its own, where two commands write one path
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
 
@@ -114,10 +115,10 @@ def records(path: Path, command: str, needed: Sequence[str] = (), how: str = " -
     how: the options with which the command writes it.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_bytes())
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except ValueError as error:  # text that is not UTF-8 is one, too
+    except (ValueError, RecursionError) as error:  # text that is not UTF-8 is one, too
         raise ConfigurationError(f"{path}: not JSON: {error}; write it with: {command}{how}") from None
     if not isinstance(found, list):
         raise ConfigurationError(f"{path}: got {type(found).__name__}, not the list that {command} writes")

@@ -135,7 +135,7 @@ def _checked(
 
 def _read(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8-sig")  # some editors of Windows put a mark in front
     except OSError as error:
         raise _unreadable(path, error) from None
     except UnicodeDecodeError as error:

@@ -182,6 +182,27 @@ def test_what_is_no_fault_of_ours_is_named_and_exits_0(
     assert shown in words(found.out)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"time_us": "fast"},
+        {"op": {}},
+        {"peers": {"vllm": 1}},
+        {"peer_us": {"vllm": None}},
+        {"not_fused": 7},
+        {"driver": 1.5},
+        {"differing": "none"},
+    ],
+)
+def test_a_value_of_another_type_is_refused(numerics: Command, saved: Path, values: dict[str, Any]) -> None:
+    path = changed(saved, **values)
+    for arguments in ((path,), (saved, "--compare", path)):
+        found = numerics("bench", *arguments)
+        assert found.code == 2
+        message = f"{path}: looks like the output of numerics bench --out FILE, but record 1: {next(iter(values))}"
+        assert message in found.err
+
+
 def test_a_result_without_a_time_exits_5(numerics: Command, saved: Path) -> None:
     nothing = changed(changed(saved, time_us=None), index=0, time_us=None)
     assert numerics("bench", nothing).code == 5

@@ -201,6 +201,16 @@ def test_knobs_that_are_no_table_are_refused(numerics: Command, saved: Callable[
     assert "record 0: numerics: got 1, not a table" in numerics("diff", path, path).err
 
 
+@pytest.mark.parametrize(("key", "value"), [("op", None), ("model", {}), ("preset", 1)])
+def test_names_that_are_none_are_refused(
+    numerics: Command, saved: Callable[..., Path], write: Write, key: str, value: Any
+) -> None:
+    (setting,) = json.loads(saved("a.json", "--model", "flux2", "--op", "rms_norm").read_text())
+    path = write(json.dumps([{**setting, key: value}]), "b.json")
+    found = numerics("diff", path, path)
+    assert (found.code, f"record 0: {key}: got {value!r}, not a name" in found.err) == (2, True)
+
+
 def test_a_folder_is_no_saved_file(numerics: Command, tmp_path: Path) -> None:
     found = numerics("diff", tmp_path, tmp_path)
     assert (found.code, "cannot be read: is a directory" in found.err) == (2, True)

@@ -38,6 +38,22 @@ def test_a_saved_result_is_shown_again_and_printed_as_json(numerics: Command, tm
     assert {each["op"] for each in saved} == {"rms_norm", "fused_add_rms_norm"}
 
 
+def test_a_value_of_another_type_is_refused_and_one_that_is_missing_is_a_dash(
+    numerics: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "precision.json"
+    numerics(*SMALL, "--op", "rms_norm", "--preset", "fast", "--out", path)
+    records = json.loads(path.read_text())
+    path.write_text(json.dumps([{**each, "refused": {}} for each in records]))
+    found = numerics("precision", path)
+    assert found.code == 2
+    assert f"{path}: looks like the output of numerics precision --out FILE, but record 0: refused: " in found.err
+    for each in records:
+        del each["max_abs"], each["against"], each["elements"]
+    path.write_text(json.dumps(records))
+    assert numerics("precision", path).code == 0
+
+
 def test_an_op_is_saved_as_soon_as_it_is_measured(
     numerics: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

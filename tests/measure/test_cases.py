@@ -116,6 +116,13 @@ def test_presets_replace_those_of_a_case_but_not_the_settings_in_force() -> None
     assert "4x24x128-host-none" not in {case.name for case in found}
 
 
+def test_a_case_is_named_once_as_known() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        chosen(patterns=["nothing"])
+    known = str(caught.value).split("Known: ")[1].split(", ")
+    assert len(known) == len(set(known))
+
+
 @pytest.mark.parametrize(
     ("ops", "patterns", "presets", "message"),
     [

@@ -47,6 +47,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         (None, "cannot be read: no such file or directory"),
         ("no json", "not JSON"),
+        ("[" * 100_000, "not JSON: maximum recursion depth exceeded"),
         ("{}", "got dict, not the list that numerics bench writes"),
         ('[{"op": "rms_norm"}]', "record 0: not from numerics bench: no 'case'"),
         ("[1]", "record 0: not from numerics bench: got 1, not a table"),

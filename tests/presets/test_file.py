@@ -179,6 +179,12 @@ def test_what_is_not_utf_8_is_named_with_its_line(tmp_path: Path) -> None:
     assert str(caught.value) == f"{path}:2: not UTF-8 text: byte 0xe9"
 
 
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "marked.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + MINE.encode())
+    assert "mine" in load(path).presets
+
+
 def test_an_error_is_said_again(write: Write) -> None:
     path = write("[models]\nflux2 = 1\n")
     for _ in range(2):
