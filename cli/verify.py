@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -124,11 +125,12 @@ def _verified(plan: Plan, jobs: int, out: Path | None) -> list[Found]:
     from numerics.measure.result import write
     from numerics.measure.verify_jobs import started
 
+    began = datetime.now(UTC).isoformat(timespec="seconds")
     facts = {**machine(), "seed": plan.seed, "command": command(sys.argv[1:])}
     records: list[Record] = []
 
     def save(found: list[Found]) -> list[dict[str, Any]]:
-        described = [{**each, "machine": facts} for each in found]
+        described = [{**each, "started": began, "machine": facts} for each in found]
         if out is not None:
             write(out, verify_summary.as_json(described))
         return described

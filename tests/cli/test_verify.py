@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,7 @@ def test_what_is_saved_is_what_is_printed(numerics: Command, tmp_path: Path) -> 
     printed = numerics("verify", "--preset", "omni_native", "--op", "indexed_gate", "--json", "--out", path)
     assert json.loads(path.read_text(encoding="utf-8")) == printed.json
     assert printed.json[0]["machine"]["torch"] == torch.__version__
+    assert datetime.fromisoformat(printed.json[0]["started"]) <= datetime.now(UTC)
 
 
 @pytest.mark.parametrize(
