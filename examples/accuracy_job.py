@@ -53,7 +53,7 @@ def denoised() -> Tensor:
 
 
 def main() -> int:
-    """The exit code: 0 green, 1 red, 5 if the reference does not repeat itself."""
+    """The exit code: 0 green, 1 red, 2 bad usage, 5 if the reference does not repeat itself."""
     parser = argparse.ArgumentParser(description="May this preset replace the one in use?")
     parser.add_argument("--reference", default="diffusers_aten", metavar="PRESET")
     parser.add_argument("--candidate", default="fast", metavar="PRESET")
@@ -64,7 +64,11 @@ def main() -> int:
         "--differing", type=float, default=1.0, metavar="SHARE", help="of the elements, at most; 0: bytes"
     )
     asked = parser.parse_args()
-
+    try:  # a name that is misspelt is not red
+        for preset in (asked.reference, asked.candidate):
+            numerics.resolve("fused_qk_norm_rope", "diffusers:flux2_klein", preset=preset)
+    except numerics.errors.NumericsError as error:
+        parser.error(str(error))
     with numerics.use(asked.reference):
         reference, again = denoised(), denoised()
     if not torch.equal(reference.view(torch.int16), again.view(torch.int16)):

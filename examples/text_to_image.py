@@ -70,6 +70,7 @@ def main() -> int:
     parser.add_argument("--preset", help="another preset than the one that reproduces this model's own chain")
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER")
     asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)  # first, so that nothing is computed in vain
 
     logging.set_verbosity_error()  # diffusers warns of casting a model to a dtype
     pipe = pipeline(asked.device)
@@ -84,7 +85,6 @@ def main() -> int:
     for way, calls in dispatch_counts().items():
         print(f"{way.op}: {calls} calls " + ("fused" if way.fused else f"by the reference: {way.reason}"))
 
-    asked.out.mkdir(parents=True, exist_ok=True)
     for name, image in (("stock", stock), ("fused", ours)):
         pixels = pipe.image_processor.pt_to_numpy(image[None].float())
         pipe.image_processor.numpy_to_pil(pixels)[0].save(asked.out / f"{name}.png")

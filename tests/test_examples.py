@@ -84,6 +84,30 @@ def test_the_accuracy_job_is_green_for_equal_bytes_and_red_beyond_a_limit(
     assert ("numerics bisect accuracy_job:denoised --from diffusers_aten --to diffusers_native" in said) == bool(red)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(("--candidate", "diffusers_atem"), "nearest: diffusers_aten"), (("--reference", ""), "no such preset")],
+)
+def test_the_accuracy_job_is_not_red_for_a_misspelt_preset(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[object, ...], says: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["accuracy_job.py", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / "accuracy_job.py"), run_name="__main__")
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_text_to_image_says_at_once_that_a_folder_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(FileExistsError):
+        run(monkeypatch, capsys, "text_to_image.py", "--steps", 1, "--pixels", 32, "--out", file)
+    assert capsys.readouterr().out == ""
+
+
 def test_the_presets_file_of_the_override_is_legal() -> None:
     path = EXAMPLES / "per_model_override" / "my.toml"
     assert checked([path], None, None)["files"] == {str(path): []}
