@@ -43,8 +43,9 @@ class AfterImport(MetaPathFinder):
         if fullname not in self._acts:
             return None
         for finder in tuple(sys.meta_path):
-            find = getattr(finder, "find_spec", None)  # a finder without it is no error for Python either
-            spec = None if finder is self or find is None else find(fullname, path, target)
+            if finder is self or not hasattr(finder, "find_spec"):  # which Python passes over, too
+                continue
+            spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _Acting(spec.loader, partial(self.act, fullname))

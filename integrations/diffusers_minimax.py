@@ -106,7 +106,7 @@ def _why_stock(block: Any, resolution: Resolution, hidden_states: Tensor, adaln_
         or why_not_norms(block, BLOCK_NORMS, nn.RMSNorm)
         or why_not_read_norms(block, BLOCK_NORMS, hidden_states)
     )
-    if reason is None and (hidden_states.ndim != 3 or adaln_indices.ndim != 1):
+    if reason is None and (hidden_states.ndim != 3 or adaln_indices.shape != hidden_states.shape[1:2]):
         reason = "the activations are not [batch, tokens, N], or the indices not [tokens]"
     if reason is None and asks_for_tokens(resolution):
         settings = settings_for(FIRST_OP, resolution, like=hidden_states)

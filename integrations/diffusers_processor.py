@@ -210,7 +210,7 @@ def why_not_plain(hidden_states: Any) -> str | None:
 
 def why_not_read_norms(module: Any, names: Sequence[str], hidden_states: Tensor) -> str | None:
     """Why weights of norms cannot be read in the modules' stead: what wraps or watches a forward must see it called."""
-    if nn.modules.module._has_any_global_hook():
+    if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]  # of torch
         return "hooks are registered for all modules"
     for name in names:
         norm = getattr(module, name)

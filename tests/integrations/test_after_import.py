@@ -74,7 +74,7 @@ def test_a_module_that_fails_is_acted_on_when_it_is_mended(folder: Path) -> None
 
 def test_a_finder_that_finds_nothing_by_specs_is_passed_over(folder: Path) -> None:
     seen: list[ModuleType] = []
-    sys.meta_path.insert(0, SimpleNamespace(find_module=lambda *_: None))  # type: ignore[arg-type]  # as Python takes it
+    sys.meta_path.insert(0, SimpleNamespace(find_module=lambda *_: None))
     AfterImport({NAMES[0]: seen.append}).start()
     assert seen == [importlib.import_module(NAMES[0])]
 

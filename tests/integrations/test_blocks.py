@@ -26,6 +26,7 @@ from tests.integrations.tiny import inputs_of, made
 
 PRESET = "diffusers_bf16_rope"
 FIRST = "transformer_blocks.0"
+INDICES = torch.tensor([0, 5, 1, 2, 3, 4])
 
 
 @pytest.fixture
@@ -248,11 +249,18 @@ def test_a_mask_reaches_attention(model: Any) -> None:
         assert same_bytes(ours, out_of(block, mask))
 
 
-def out_of(block: Any, *mask: Tensor) -> list[Tensor]:
+def test_one_index_for_all_tokens_is_the_blocks_own(model: Any) -> None:
+    block, one = model.transformer_blocks[0], torch.tensor([3])
+    stock = out_of(block, indices=one)
+    with apply(model):
+        assert same_bytes(out_of(block, indices=one), stock)
+    assert "the activations are not [batch, tokens, N], or the indices not [tokens]" in kept()
+
+
+def out_of(block: Any, *mask: Tensor, indices: Tensor = INDICES) -> list[Tensor]:
     """Of one block alone."""
     torch.manual_seed(0)
     x, temb, angles = torch.randn(1, 6, 96).to(torch.bfloat16), torch.randn(2, 16), torch.randn(6, 12).repeat(1, 2)
-    indices = torch.tensor([0, 5, 1, 2, 3, 4])
     with torch.no_grad():
         return [block(x, temb, indices, (angles.cos(), angles.sin()), *mask)]
 
