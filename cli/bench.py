@@ -113,6 +113,8 @@ def bench(
         check_known("peer", peer, _peers())
         cases = chosen(op or (), case or (), preset or (), quick=quick)
         if list_cases:
+            if given := [name for name, path in (("--out", out), ("--plot", plot), ("--compare", compare)) if path]:
+                raise ConfigurationError(f"{', '.join(given)}: of no use with --list, which measures nothing")
             _print_list(cases, as_json)
             return
         peers = peer or (USUAL_PEERS if quick else ())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from numerics.cli.options import Capability, Config, Json, use_file
+from numerics.cli.options import Capability, Config, Json, presets, use_file
 from numerics.cli.render import DIFFERENT, FINE, NOTHING_VERIFIED, complain, print_json, print_page, progress
 from numerics.errors import ConfigurationError, NumericsError
 
@@ -96,7 +96,7 @@ def _setting(option: str, name: str, capability: str | None) -> Setting:
     try:
         if path.suffix == ".json":
             return of_saved(name, saved.read(path), where)
-        if path.suffix == ".toml" or path.is_file():
+        if path.suffix == ".toml" or (path.is_file() and name not in presets()):
             return of_file(name, where)
         return of_text(name, where)
     except NumericsError as error:

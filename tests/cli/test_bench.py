@@ -101,6 +101,7 @@ def test_a_choice_narrows_the_list(numerics: Command) -> None:
     [
         (("--op", "rms_nrm"), "op 'rms_nrm': no such op or family; nearest: rms_norm"),
         (("--case", "x"), "case 'x': matches none"),
+        (("--list", "--out", "x.json"), "--out: of no use with --list, which measures nothing"),
         (("--preset", "vlm_cuda"), "preset 'vlm_cuda': no such preset; nearest: vllm_cuda"),
         (("--peer", "vlm"), "peer 'vlm': no such peer; nearest: vllm"),
         (("--tolerance", "0.1"), "--tolerance: of no use without --compare"),

@@ -137,6 +137,11 @@ def test_presets_files_and_saved_settings_are_settings(bisect: Bisect, numerics:
     assert smallest(found.json) == {NORM}
 
 
+def test_a_preset_is_not_taken_for_a_file_of_its_name(bisect: Bisect, folder: Path) -> None:
+    (folder / A).write_text("no presets file")
+    assert bisect("bisect_image:image", "--in-process").code == 1
+
+
 def test_equal_settings_exit_0(bisect: Bisect) -> None:
     found = bisect("bisect_image:image", "--in-process", b="vllm_cuda_bf16_rope")
     assert found.code == 5  # the target was not seen to use what differs
