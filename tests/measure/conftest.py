@@ -1,6 +1,6 @@
 """A clock for machines without a GPU, and cases that a CPU computes in a moment."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -78,6 +78,15 @@ class CountingClock:
 
     def release(self) -> None:
         self.released += 1
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For thousands of small operations: threads that wait for each other take most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What `identify` says about our own ops, about planted faults and about orders that nobody declared, on a CPU."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pytest
@@ -21,15 +21,7 @@ from numerics.presets.schema import Numerics, PresetFile
 CATALOG: Final = load()
 EXACT: Final = [name for name, preset in CATALOG.presets.items() if preset.knobs["rms_norm_reduction"] != "triton"]
 ROWS: Final = 16
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Thousands of small operations: threads that wait for each other take most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def ask(norm: Norm, width: int = 128, rows: Sequence[int] = (ROWS,), dtype: torch.dtype = torch.bfloat16) -> list[Cell]:

@@ -1,6 +1,5 @@
 """The reconstruction of trees, against every declared order of narrow rows."""
 
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -18,15 +17,7 @@ from numerics.presets.schema import Numerics
 
 REDUCTIONS: Final = load().reductions
 ROWS: Final = 256
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Thousands of small operations: threads that wait for each other take most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _declared(width: int) -> dict[int, tuple[str, Order]]:
