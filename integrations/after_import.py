@@ -45,7 +45,7 @@ class AfterImport(MetaPathFinder):
         for finder in tuple(sys.meta_path):
             if finder is self or not hasattr(finder, "find_spec"):  # which Python passes over, too
                 continue
-            spec = finder.find_spec(fullname, path, target)
+            spec: importlib.machinery.ModuleSpec | None = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _Acting(spec.loader, partial(self.act, fullname))
