@@ -85,6 +85,9 @@ def verify(
 
     if vllm_version is not None and vllm_library is None:
         raise ConfigurationError("--vllm-version: of no use without --vllm-library")
+    for option, path in (("--vllm-library", vllm_library), ("--vllm-rotary", vllm_rotary)):
+        if path is not None and not path.is_file():  # on a CPU nothing would open it
+            raise ConfigurationError(f"{option} {path}: no such file")
     if out is not None:
         check_writable(out)  # before the work
     where = device_of(device)

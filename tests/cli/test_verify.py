@@ -267,6 +267,8 @@ def test_what_is_saved_is_what_is_printed(numerics: Command, tmp_path: Path) -> 
         (("--reference", "goldn"), "nearest: golden"),
         (("--device", "gpu"), "legal: cuda, cuda:N, cpu"),
         (("--vllm-version", "0.29.0"), "of no use without --vllm-library"),
+        (("--vllm-library", "nope.so"), "--vllm-library nope.so: no such file"),
+        (("--vllm-rotary", "nope.py"), "--vllm-rotary nope.py: no such file"),
         (("--elements", "-1"), "--elements"),
     ],
 )
