@@ -40,6 +40,7 @@ def test_every_case_in_which_exactness_costs_is_listed() -> None:
     listed = {(op, case, preset): ratio for op, case, preset, ratio in COST.findall(README)}
     measured = {key: record["ratio_to_fast"] for key, record in MEASURED.items() if record["exact"]}
     assert listed == {key: f"{ratio:.2f}" for key, ratio in measured.items() if ratio is not None and ratio > 1.02}
+    assert max(ratio for ratio in measured.values() if ratio is not None) < 1.035, "the README says 3 % at most"
 
 
 def test_no_byte_differs_in_any_measured_file() -> None:
@@ -47,6 +48,20 @@ def test_no_byte_differs_in_any_measured_file() -> None:
     assert f"{sum(r['elements'] for r in parity):,} elements" in README.replace("\n", " ")
     assert {r["elements_differing"] for r in parity} == {0}
     assert not any(r["unfused"] for r in parity)
+    verified = records("h200_verify.json")
+    assert f"verified {sum(r['status'] == 'verified' for r in verified)} presets" in README.replace("\n", " ")
+    many = records("h200_verify_vllm.json")
+    for preset in (*verified, *many):
+        assert preset["status"] in {"verified", "declared, not verified"}, preset["preset"]
+        assert not preset["errors"]
+        assert not [r for r in preset["records"] if r["elements_differing"]]
+    live = [
+        r
+        for preset in many
+        for r in preset["records"]
+        if r["reference"] == "vllm" and "production" in (r["case"] or "")
+    ]
+    assert min(r["elements"] for r in live) >= 10**9
     exact = [r for r in MEASURED.values() if r["exact"]]
     assert exact
     assert not [r["case"] for r in exact if r["elements_differing"]]
