@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,8 @@ def bench(
         drawing.check(plot)
     if tolerance is not None and compare is None:
         raise ConfigurationError("--tolerance: of no use without --compare")
+    if tolerance is not None and not math.isfinite(tolerance):  # with which nothing is ever slower
+        raise ConfigurationError(f"--tolerance: got {tolerance}; legal: a number, 0 or more")
     earlier = None if compare is None else checked("bench", saved.read(compare), compare)
     if result is not None:
         measuring = {"--op": op, "--case": case, "--preset": preset, "--peer": peer, "--rounds": rounds, "--out": out}

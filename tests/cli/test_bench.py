@@ -105,6 +105,8 @@ def test_a_choice_narrows_the_list(numerics: Command) -> None:
         (("--preset", "vlm_cuda"), "preset 'vlm_cuda': no such preset; nearest: vllm_cuda"),
         (("--peer", "vlm"), "peer 'vlm': no such peer; nearest: vllm"),
         (("--tolerance", "0.1"), "--tolerance: of no use without --compare"),
+        (("--tolerance", "inf", "--compare", "x.json"), "--tolerance: got inf; legal: a number, 0 or more"),
+        (("--tolerance", "nan", "--compare", "x.json"), "--tolerance: got nan; legal: a number, 0 or more"),
         (("--plot", "a.gif"), "--plot a.gif: legal endings: .pdf, .png, .svg"),
         (("--compare", "none.json"), "none.json: cannot be read: no such file or directory"),
         (("none.json",), "none.json: cannot be read: no such file or directory"),
