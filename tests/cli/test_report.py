@@ -286,7 +286,8 @@ def test_measured_files_of_the_repository_make_a_page(numerics: Command, tmp_pat
     out = tmp_path / "report.html"
     assert numerics("report", *paths, "--out", out).code == 0
     page = Page(out.read_text(encoding="utf-8"))
-    elements = sum(each["elements"] for each in json.loads((paths[0].parent / "h200_parity.json").read_text()))
+    kinds = ("h200_parity.json", "h200_verify.json", "h200_verify_vllm.json")
+    elements = sum(each["elements"] for name in kinds for each in json.loads((paths[0].parent / name).read_text()))
     assert f"0 of {elements:,} elements differ" in page.text
 
 

@@ -35,7 +35,7 @@ def outcome(tmp_path: Path) -> Make:
     [
         torch.tensor([1.0, NAN, INF, -0.0]),
         torch.tensor(2.5),
-        torch.zeros(0, 3),
+        {"a": torch.ones(2), "b": torch.zeros(0, 3)},
         torch.tensor([True, False]),
         torch.tensor([1 + 2j, NAN * 1j]),
         torch.arange(3).to(torch.float8_e4m3fn),
