@@ -90,10 +90,27 @@ def test_scale_and_shift_are_written_into_any_view(build: Builder, same_bits: Sa
     assert same_bits(wide[:, 90:], before[:, 90:])
 
 
-def test_an_expanded_tensor_is_not_written_to(build: Builder) -> None:
+@pytest.mark.parametrize("strides", [(0, 1), (39, 1), (1, 1), (1, 6), (40, 0)])
+def test_elements_that_share_memory_are_not_written_to(build: Builder, strides: tuple[int, int]) -> None:
     shift, scale, _ = tables()
-    with pytest.raises(InputError, match=r"x: got strides \[0, 1\]; .*x.clone\(\)"):
-        indexed_scale_shift_(random(1, 40).expand(7, 40), shift, scale, INDICES, numerics=build())
+    x = random(7, 40).as_strided((7, 40), strides)
+    with pytest.raises(InputError, match=rf"x: got strides \[{strides[0]}, {strides[1]}\] for shape .*x.clone\(\)"):
+        indexed_scale_shift_(x, shift, scale, INDICES, numerics=build())
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((7, 40), (1, 7)), ((7, 40), (40, 1)), ((1, 40), (0, 1)), ((0, 40), (3, 1))]
+)
+def test_elements_with_memory_of_their_own_are(
+    build: Builder, shape: tuple[int, int], strides: tuple[int, int], same_bits: SameBits
+) -> None:
+    shift, scale, _ = tables()
+    x = random(7, 40).as_strided(shape, strides)
+    indices = INDICES[: shape[0]]
+    expected = indexed_scale_shift_(
+        x.clone(memory_format=torch.contiguous_format), shift, scale, indices, numerics=build()
+    )
+    assert same_bits(indexed_scale_shift_(x, shift, scale, indices, numerics=build()), expected)
 
 
 def test_strides_do_not_change_a_byte(build: Builder, same_bits: SameBits) -> None:
